@@ -1,0 +1,153 @@
+// Package metrics declares every metric of Stowage as one struct, built with a
+// Registerer: there are no globals. Counters and histograms are present from
+// the start with zero; a gauge that has one writer in the cluster appears only
+// in the process that writes it, and is withdrawn when it ceases to.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+)
+
+// Outcomes of stowage_drain_flushes_total beside those of the ledger.
+const (
+	// FlushReplayed is a flush that the ledger already knew: nothing changed.
+	FlushReplayed = "replayed"
+	// FlushTooOld is a flush older than half the ledger's retention.
+	FlushTooOld = "too_old"
+	// FlushQuarantined is a scope set aside because its data cannot be applied.
+	FlushQuarantined = "quarantined"
+	// FlushStale is a drain job that bailed out for its age; it stays dirty.
+	FlushStale = "stale"
+)
+
+// Reasons of stowage_buffer_loss_total.
+const (
+	LossIdentity = "identity"
+	LossRestart  = "restart"
+	LossExpired  = "expired"
+)
+
+// Results of stowage_reconciliation_passes_total.
+const (
+	PassDone        = "done"
+	PassSaturated   = "saturated"
+	PassLockTimeout = "lock_timeout"
+	PassFenced      = "fenced"
+	PassGone        = "gone"
+	PassFailed      = "failed"
+)
+
+// Metrics are the metrics of one process.
+type Metrics struct {
+	// EmitFailures counts emissions that did not reach Redis, a namespace each.
+	EmitFailures prometheus.Counter
+	// Emissions counts emissions that Redis took, a namespace each.
+	Emissions prometheus.Counter
+	// EmitDuration is the time that a commit spent emitting, in seconds.
+	EmitDuration prometheus.Histogram
+	// RequestsUnwritten is how many reconciliation requests wait in memory.
+	RequestsUnwritten prometheus.Gauge
+
+	// DirtySetSize is the number of dirty scopes by kind, sampled once a tick.
+	// One writer: see Withdraw.
+	DirtySetSize *prometheus.GaugeVec
+	// DrainFlushes counts flushes by what became of them.
+	DrainFlushes *prometheus.CounterVec
+	// DrainDuration is the time of a drain of one bucket, in seconds.
+	DrainDuration prometheus.Histogram
+	// BufferLoss counts losses of buffered deltas that were noticed.
+	BufferLoss *prometheus.CounterVec
+
+	// ReconciliationPasses counts passes by how they ended.
+	ReconciliationPasses *prometheus.CounterVec
+	// ReconciliationInFlight is how many passes this process runs now.
+	ReconciliationInFlight prometheus.Gauge
+	// ReconciliationDuration is the time of a whole pass, in seconds.
+	ReconciliationDuration prometheus.Histogram
+	// DiscrepancyBytes and DiscrepancyComponents record what a pass corrected,
+	// as absolute values, one observation for each scope whose counter was off.
+	DiscrepancyBytes      prometheus.Histogram
+	DiscrepancyComponents prometheus.Histogram
+
+	// backlog is a vector without labels, because a plain gauge cannot be
+	// withdrawn from the exposition.
+	backlog *prometheus.GaugeVec
+}
+
+// New registers the metrics. A Registerer that holds them already panics, as
+// MustRegister does: two sets in one process would each tell half.
+func New(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		EmitFailures:      counter("stowage_counter_emit_failures_total", "Emissions that did not reach Redis; a reconciliation of the namespace was requested for each."),
+		Emissions:         counter("stowage_counter_emissions_total", "Emissions that Redis took, one a namespace and transaction."),
+		EmitDuration:      histogram("stowage_counter_emit_duration_seconds", "Time a commit spent emitting.", prometheus.ExponentialBuckets(0.0002, 2, 12)),
+		RequestsUnwritten: gauge("stowage_reconciliation_requests_unwritten", "Reconciliation requests of this process that wait in memory to be written."),
+		DirtySetSize: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stowage_counter_dirty_set_size", Help: "Scopes with buffered deltas, sampled once per drain tick before anything is claimed.",
+		}, []string{"scope"}),
+		DrainFlushes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stowage_drain_flushes_total", Help: "Flushes by what became of them.",
+		}, []string{"outcome"}),
+		DrainDuration: histogram("stowage_drain_duration_seconds", "Time of a drain of one bucket.", prometheus.ExponentialBuckets(0.001, 2, 16)),
+		BufferLoss: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stowage_buffer_loss_total", Help: "Noticed losses of buffered deltas: buckets for identity and restart, scopes for expired.",
+		}, []string{"reason"}),
+		ReconciliationPasses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stowage_reconciliation_passes_total", Help: "Reconciliation passes by how they ended.",
+		}, []string{"result"}),
+		ReconciliationInFlight: gauge("stowage_reconciliation_in_flight", "Reconciliation passes that this process runs now."),
+		ReconciliationDuration: histogram("stowage_reconciliation_duration_seconds", "Time of a reconciliation pass.", prometheus.ExponentialBuckets(0.005, 2, 16)),
+		DiscrepancyBytes:       histogram("stowage_reconciliation_discrepancy_bytes", "Bytes by which a counter was off when it was reconciled.", prometheus.ExponentialBuckets(1, 16, 12)),
+		DiscrepancyComponents:  histogram("stowage_reconciliation_discrepancy_components", "Components by which a counter was off when it was reconciled.", prometheus.ExponentialBuckets(1, 4, 12)),
+		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stowage_reconciliation_backlog", Help: "Namespaces that are due for a reconciliation.",
+		}, nil),
+	}
+	m.zero()
+	reg.MustRegister(m.EmitFailures, m.Emissions, m.EmitDuration, m.RequestsUnwritten,
+		m.DirtySetSize, m.DrainFlushes, m.DrainDuration, m.BufferLoss,
+		m.ReconciliationPasses, m.ReconciliationInFlight, m.ReconciliationDuration,
+		m.DiscrepancyBytes, m.DiscrepancyComponents, m.backlog)
+	return m
+}
+
+// zero makes every labelled counter present, so that an alert on an increase
+// sees the first one.
+func (m *Metrics) zero() {
+	for _, outcome := range []string{
+		accounting.OutcomeApplied.String(), accounting.OutcomeCounted.String(), accounting.OutcomeGone.String(),
+		FlushReplayed, FlushTooOld, FlushQuarantined, FlushStale,
+	} {
+		m.DrainFlushes.WithLabelValues(outcome)
+	}
+	for _, reason := range []string{LossIdentity, LossRestart, LossExpired} {
+		m.BufferLoss.WithLabelValues(reason)
+	}
+	for _, result := range []string{PassDone, PassSaturated, PassLockTimeout, PassFenced, PassGone, PassFailed} {
+		m.ReconciliationPasses.WithLabelValues(result)
+	}
+}
+
+// SetBacklog exports the number of namespaces that are due.
+func (m *Metrics) SetBacklog(n int64) { m.backlog.WithLabelValues().Set(float64(n)) }
+
+// Withdraw takes the gauges that have one writer in the cluster out of this
+// process's exposition. Call it when the process ceases to be that writer.
+func (m *Metrics) Withdraw() {
+	m.DirtySetSize.Reset()
+	m.backlog.Reset()
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+func histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+}
