@@ -1,0 +1,161 @@
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresOptions choose how a throw-away PostgreSQL treats its files.
+type PostgresOptions struct {
+	// Durable leaves fsync and full_page_writes on, as in production, so that
+	// the speed of commits is a real one. Without it nothing survives a crash
+	// of the machine, which is all that tests need.
+	Durable bool
+}
+
+// Postgres is a throw-away PostgreSQL server, bound to loopback, whose only
+// user is the superuser postgres without a password.
+type Postgres struct {
+	port    *port
+	scratch *scratch
+	process *process
+}
+
+// StartPostgres makes a cluster, starts its server and returns when it answers.
+// As root it runs under the user postgres, else nobody, because PostgreSQL
+// refuses root. ctx bounds the start, not the server's life; Close ends that.
+func StartPostgres(ctx context.Context, opts PostgresOptions) (*Postgres, error) {
+	bin, err := findPostgres()
+	if err != nil {
+		return nil, err
+	}
+	account, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	port, err := reservePort()
+	if err != nil {
+		return nil, err
+	}
+	// SIGINT is PostgreSQL's fast shutdown.
+	s, err := newScratch("stowage-postgres-", syscall.SIGINT)
+	if err != nil {
+		return nil, errors.Join(err, port.release())
+	}
+	p := &Postgres{port: port, scratch: s}
+	if err := p.start(ctx, bin, account, opts); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// URL is the address of the maintenance database for the superuser.
+func (p *Postgres) URL() string {
+	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", p.port.addr())
+}
+
+// Close stops the server, ending its sessions, and removes its files.
+func (p *Postgres) Close() error {
+	var err error
+	if p.process != nil {
+		err = p.process.stop(syscall.SIGINT)
+	}
+	return errors.Join(err, p.scratch.remove(), p.port.release())
+}
+
+func (p *Postgres) start(ctx context.Context, bin string, account *syscall.Credential, opts PostgresOptions) error {
+	if account != nil {
+		if err := os.Chown(p.scratch.dir, int(account.Uid), int(account.Gid)); err != nil {
+			return err
+		}
+	}
+	if err := p.initdb(ctx, bin, account); err != nil {
+		return err
+	}
+	cmd := p.command(filepath.Join(bin, "postgres"), account, p.serverArgs(opts)...)
+	proc, err := startProcess("postgres", p.scratch, cmd)
+	if err != nil {
+		return err
+	}
+	p.process = proc
+	return waitReady(ctx, proc, p.ping)
+}
+
+func (p *Postgres) data() string { return p.scratch.path("data") }
+
+func (p *Postgres) initdb(ctx context.Context, bin string, account *syscall.Credential) error {
+	cmd := p.command(filepath.Join(bin, "initdb"), account,
+		"--pgdata", p.data(), "--username", "postgres", "--auth", "trust",
+		"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
+	proc, err := startProcess("initdb", p.scratch, cmd)
+	if err != nil {
+		return err
+	}
+	return proc.wait(ctx)
+}
+
+// serverArgs are stock settings but for the address, more connections (tests of
+// several packages share one server) and, if asked for, durability.
+func (p *Postgres) serverArgs(opts PostgresOptions) []string {
+	settings := []string{
+		"listen_addresses=127.0.0.1",
+		"port=" + strconv.Itoa(p.port.number),
+		// A socket's path would have to fit in 107 bytes; TMPDIR may be longer.
+		"unix_socket_directories=",
+		"max_connections=500",
+	}
+	if !opts.Durable {
+		settings = append(settings, "fsync=off", "full_page_writes=off")
+	}
+	args := []string{"-D", p.data()}
+	for _, s := range settings {
+		args = append(args, "-c", s)
+	}
+	return args
+}
+
+func (p *Postgres) command(name string, account *syscall.Credential, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = p.scratch.dir
+	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr.Credential = account
+	return cmd
+}
+
+func (p *Postgres) ping(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// unprivileged is the account that PostgreSQL runs under when this process is
+// root, and nil otherwise.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uerr := strconv.ParseUint(u.Uid, 10, 32)
+		gid, gerr := strconv.ParseUint(u.Gid, 10, 32)
+		if err := errors.Join(uerr, gerr); err != nil {
+			return nil, fmt.Errorf("account %s: %w", name, err)
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("devstack: PostgreSQL refuses to run as root, and there is no account postgres or nobody to run it under: create one")
+}
