@@ -1,0 +1,135 @@
+// Package entdb makes the client that a registry uses. It is the only
+// constructor of a wired client: one whose mutations are counted and whose
+// counts reach the buffer after COMMIT. See README.md.
+package entdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/coder/quartz"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/rueidis"
+
+	"github.com/stowage-dev/stowage/ent"
+	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/enthook"
+	"github.com/stowage-dev/stowage/internal/entpgx"
+	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/requests"
+)
+
+// Defaults of Config.
+const (
+	DefaultEmitTimeout   = 500 * time.Millisecond
+	DefaultCommitTimeout = 30 * time.Second
+	DefaultBufferTTL     = 14 * 24 * time.Hour
+)
+
+// Config is what a Client is made of.
+type Config struct {
+	// Pool is the registry's pool on the migrated database, bound to
+	// search_path=public. It stays the caller's to close, after the Client.
+	Pool *pgxpool.Pool
+	// Redis is the client of the buffer's Redis. It stays the caller's to
+	// close, after the Client. Leave it nil only when Emitter is given.
+	Redis rueidis.Client
+	// Emitter takes the place of the Redis buffer, in unit tests. Usage then
+	// reads with pending unknown.
+	Emitter Emitter
+	// Logger is told of failed emissions, with namespace_id.
+	Logger *slog.Logger
+	// Registerer takes the metrics. Each Client needs one of its own.
+	Registerer prometheus.Registerer
+
+	// EmitTimeout is the longest time that all emissions of one commit may
+	// take. 0 means DefaultEmitTimeout.
+	EmitTimeout time.Duration
+	// CommitTimeout is the longest time that a COMMIT may take; it goes on
+	// when the caller's context is cancelled. 0 means DefaultCommitTimeout.
+	CommitTimeout time.Duration
+	// BufferTTL is how long an undrained buffer lives after its last emission.
+	// It must equal the workers' buffer.ttl. 0 means DefaultBufferTTL.
+	BufferTTL time.Duration
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	need := func(ok bool, field, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("entdb.Config.%s: %s", field, what))
+		}
+	}
+	need(c.Pool != nil, "Pool", "is nil: give the registry's pgx pool")
+	need((c.Redis == nil) != (c.Emitter == nil), "Redis", "give a rueidis client, or an Emitter in its place, and not both")
+	need(c.Logger != nil, "Logger", "is nil: give a logger, or slog.New(slog.DiscardHandler)")
+	need(c.Registerer != nil, "Registerer", "is nil: give a registerer, or prometheus.NewRegistry()")
+	need(c.EmitTimeout >= 0, "EmitTimeout", fmt.Sprintf("%s is below zero", c.EmitTimeout))
+	need(c.CommitTimeout >= 0, "CommitTimeout", fmt.Sprintf("%s is below zero", c.CommitTimeout))
+	need(c.BufferTTL >= 0, "BufferTTL", fmt.Sprintf("%s is below zero", c.BufferTTL))
+	return errors.Join(errs...)
+}
+
+func (c *Config) setDefaults() {
+	if c.EmitTimeout == 0 {
+		c.EmitTimeout = DefaultEmitTimeout
+	}
+	if c.CommitTimeout == 0 {
+		c.CommitTimeout = DefaultCommitTimeout
+	}
+	if c.BufferTTL == 0 {
+		c.BufferTTL = DefaultBufferTTL
+	}
+}
+
+// Client is the generated client, wired, with counted transactions and usage
+// reads. Reads, and mutations that change no counter, may use it directly;
+// what changes counters needs WithTx.
+type Client struct {
+	*ent.Client
+
+	pool     *pgxpool.Pool
+	writer   *requests.Writer
+	observer *observer
+	// buffer is nil when an Emitter took its place.
+	buffer *buffer.Buffer
+}
+
+// New makes a Client. It asks nothing of the database or of Redis yet. The
+// error names every mistake in the configuration.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	c := &Client{pool: cfg.Pool}
+	emitter := cfg.Emitter
+	if emitter == nil {
+		c.buffer = buffer.New(cfg.Redis, buffer.Config{TTL: cfg.BufferTTL})
+		emitter = redisEmitter{buffer: c.buffer}
+	}
+	m := metrics.New(cfg.Registerer)
+	c.writer = requests.NewWriter(cfg.Pool, m, cfg.Logger, quartz.NewReal())
+	c.observer = &observer{
+		emitter: emitter,
+		breaker: newBreaker(cfg.Logger),
+		timeout: cfg.EmitTimeout,
+		writer:  c.writer,
+		metrics: m,
+		logger:  cfg.Logger,
+	}
+	c.Client = ent.NewClient(ent.Driver(entpgx.NewDriver(cfg.Pool, cfg.CommitTimeout, c.observer)))
+	enthook.Register(c.Client)
+	return c, nil
+}
+
+// Close writes the reconciliation requests that wait in memory, until ctx
+// ends. An error says how many were lost; the namespaces are then healed by
+// the next reconciliation of everything that is stale.
+func (c *Client) Close(ctx context.Context) error {
+	return c.writer.Close(ctx)
+}

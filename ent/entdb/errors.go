@@ -1,0 +1,39 @@
+package entdb
+
+import (
+	"errors"
+
+	"github.com/stowage-dev/stowage/internal/enthook"
+	"github.com/stowage-dev/stowage/internal/entpgx"
+)
+
+// Sentinel errors. Compare with errors.Is; their texts carry no identifiers,
+// so log the ids as fields of your own.
+var (
+	// ErrNotFound says that there is no such row: a namespace without a
+	// statistics row is not found either, it never reads as zero.
+	ErrNotFound = errors.New("not found")
+	// ErrNilID says that an id is the zero UUID. Nothing was asked of the
+	// database.
+	ErrNilID = errors.New("the id is the zero UUID")
+	// ErrUncounted says that a mutation that changes counters ran outside a
+	// counted transaction. Nothing was changed. Use WithTx, and in it the
+	// client that its function is given.
+	ErrUncounted = enthook.ErrUncounted
+	// ErrVirtual says that a version was to be stored in a virtual repository.
+	ErrVirtual = enthook.ErrVirtual
+	// ErrRepository says that a version names a repository that is not there.
+	ErrRepository = enthook.ErrRepository
+	// ErrFormat says that a version is of another format than its repository.
+	ErrFormat = enthook.ErrFormat
+	// ErrNamespace says that a version's namespace_id is not its repository's.
+	ErrNamespace = enthook.ErrNamespace
+	// ErrChangedMeantime says that rows changed while a mutation with
+	// predicates ran. The transaction was rolled back; run it again.
+	ErrChangedMeantime = enthook.ErrChangedMeantime
+	// ErrCommitUnknown says that the answer to COMMIT was lost: the transaction
+	// may or may not be committed. Nothing was emitted, and a reconciliation of
+	// its namespaces is requested, so the counters come right either way. Read
+	// back what you wrote before you try again.
+	ErrCommitUnknown = entpgx.ErrUndecided
+)

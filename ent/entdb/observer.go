@@ -1,0 +1,100 @@
+package entdb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/entpgx"
+	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/requests"
+)
+
+// The breaker opens after this many failures in a row, and lets one emission
+// try again after this long.
+const (
+	breakerFailures = 5
+	breakerPause    = time.Second
+)
+
+// observer emits after COMMIT, and requests a reconciliation for what could
+// not be emitted.
+type observer struct {
+	emitter Emitter
+	breaker *gobreaker.CircuitBreaker[struct{}]
+	timeout time.Duration
+	writer  *requests.Writer
+	metrics *metrics.Metrics
+	logger  *slog.Logger
+}
+
+func newBreaker(logger *slog.Logger) *gobreaker.CircuitBreaker[struct{}] {
+	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+		Name:         "emit",
+		Timeout:      breakerPause,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
+		IsSuccessful: func(err error) bool { return err == nil || errors.Is(err, errScopes) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			logger.Warn("emit breaker changed", "from", from.String(), "to", to.String())
+		},
+	})
+}
+
+// Committed emits all changes under one deadline, so that a commit is delayed
+// by at most that.
+func (o *observer) Committed(ctx context.Context, changes []entpgx.Change) {
+	started := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	for _, change := range changes {
+		if !change.HasRow {
+			o.logger.Warn("namespace without a statistics row: reconciliation requested", "namespace_id", change.Namespace)
+			o.request(change.Namespace, change.Marker)
+		}
+		o.emit(ctx, change)
+	}
+	o.metrics.EmitDuration.Observe(time.Since(started).Seconds())
+}
+
+func (o *observer) emit(ctx context.Context, change entpgx.Change) {
+	_, err := o.breaker.Execute(func() (struct{}, error) {
+		return struct{}{}, o.emitter.Emit(ctx, emissionOf(change))
+	})
+	if err == nil {
+		o.metrics.Emissions.Inc()
+		return
+	}
+	o.metrics.EmitFailures.Inc()
+	o.logger.Warn("emission failed: reconciliation requested", "namespace_id", change.Namespace, "error", err)
+	o.request(change.Namespace, change.Marker)
+}
+
+// Undecided requests a reconciliation of every namespace: its exclusive lock
+// waits for the backend that has not decided yet.
+func (o *observer) Undecided(_ context.Context, namespaces []uuid.UUID) {
+	for _, id := range namespaces {
+		o.logger.Warn("answer to COMMIT lost: reconciliation requested", "namespace_id", id)
+		o.request(id, 0)
+	}
+}
+
+func (o *observer) request(namespace uuid.UUID, marker accounting.Marker) {
+	o.writer.Add(requests.Request{Namespace: namespace, Marker: marker})
+}
+
+func emissionOf(change entpgx.Change) Emission {
+	e := Emission{NamespaceID: change.Namespace, Marker: int64(change.Marker), Repositories: make(map[uuid.UUID]Counters)}
+	for _, d := range change.Deltas {
+		if d.Scope.Kind == accounting.KindNamespace {
+			e.Namespace = Counters(d.Counters)
+		} else {
+			e.Repositories[d.Scope.ID] = Counters(d.Counters)
+		}
+	}
+	return e
+}

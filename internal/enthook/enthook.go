@@ -1,0 +1,259 @@
+// Package enthook counts what mutations of the generated client change. The
+// hooks are registered at run time, by ent/entdb only: a client built without
+// it would lose them in silence.
+//
+// A mutation of a version changes counters, so it must run in a transaction of
+// internal/entpgx, which emits the tally after its COMMIT.
+package enthook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"entgo.io/ent/dialect/sql"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stowage-dev/stowage/ent"
+	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/mavenversion"
+	"github.com/stowage-dev/stowage/ent/npmversion"
+	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/entpgx"
+)
+
+// Errors of a counted mutation; ent/entdb exports them.
+var (
+	ErrUncounted       = errors.New("counted mutation outside a counted transaction: run it in the function given to entdb's WithTx, through the client that the function is given")
+	ErrRepository      = errors.New("there is no such repository")
+	ErrVirtual         = errors.New("the repository is virtual: it is a view and stores nothing; publish into a hosted or remote repository")
+	ErrFormat          = errors.New("the repository is of another format")
+	ErrNamespace       = errors.New("namespace_id is not the repository's namespace")
+	ErrChangedMeantime = errors.New("rows changed while the mutation ran, so what it did cannot be counted: the transaction is refused; run it again")
+)
+
+// Register adds the counting hooks to a client.
+func Register(client *ent.Client) {
+	client.Namespace.Use(createStatistics)
+	client.ContainerManifest.Use(versions[*ent.ContainerManifestMutation](containermanifest.Table, schematype.FormatContainer).hook)
+	client.MavenVersion.Use(versions[*ent.MavenVersionMutation](mavenversion.Table, schematype.FormatMaven).hook)
+	client.NPMVersion.Use(versions[*ent.NPMVersionMutation](npmversion.Table, schematype.FormatNPM).hook)
+}
+
+// createStatistics stands in for the insert trigger where that is disabled; the
+// two together still make one row. It counts nothing, so it needs no counted
+// transaction: a namespace whose row is missing gets one from its first
+// reconciliation.
+func createStatistics(next ent.Mutator) ent.Mutator {
+	return ent.MutateFunc(func(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+		created, err := next.Mutate(ctx, m)
+		if err != nil || !m.Op().Is(ent.OpCreate) {
+			return created, err
+		}
+		namespace := m.(*ent.NamespaceMutation)
+		id, _ := namespace.ID()
+		const insert = `INSERT INTO namespace_statistics (namespace_id) VALUES ($1) ON CONFLICT DO NOTHING`
+		if err := namespace.Client().Driver().Exec(ctx, insert, []any{id}, nil); err != nil {
+			return nil, fmt.Errorf("statistics row of the new namespace: %w", err)
+		}
+		return created, nil
+	})
+}
+
+// versionMutation is what the generated mutations of the version tables share.
+type versionMutation interface {
+	ent.Mutation
+	Client() *ent.Client
+	IDs(ctx context.Context) ([]uuid.UUID, error)
+	WhereP(...func(*sql.Selector))
+	NamespaceID() (uuid.UUID, bool)
+	RepositoryID() (uuid.UUID, bool)
+	SizeBytes() (int64, bool)
+	AddedSizeBytes() (int64, bool)
+}
+
+// versionHook counts the mutations of one version table.
+type versionHook[M versionMutation] struct {
+	table  string
+	format schematype.Format
+}
+
+func versions[M versionMutation](table string, format schematype.Format) versionHook[M] {
+	return versionHook[M]{table: table, format: format}
+}
+
+func (h versionHook[M]) hook(next ent.Mutator) ent.Mutator {
+	return ent.MutateFunc(func(ctx context.Context, mutation ent.Mutation) (ent.Value, error) {
+		m := mutation.(M)
+		if !counts(m) {
+			return next.Mutate(ctx, m)
+		}
+		tx, ok := entpgx.Of(m.Client().Driver())
+		if !ok {
+			return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), ErrUncounted)
+		}
+		if m.Op().Is(ent.OpCreate) {
+			return h.create(ctx, tx, m, next)
+		}
+		return h.change(ctx, tx, m, next)
+	})
+}
+
+// counts reports whether the mutation can change a counter: soft deletion and
+// restoring, for instance, do not.
+func counts(m versionMutation) bool {
+	if !m.Op().Is(ent.OpUpdate | ent.OpUpdateOne) {
+		return true
+	}
+	_, set := m.SizeBytes()
+	_, added := m.AddedSizeBytes()
+	return set || added
+}
+
+func (h versionHook[M]) create(ctx context.Context, tx *entpgx.Tx, m M, next ent.Mutator) (ent.Value, error) {
+	repository, _ := m.RepositoryID()
+	facts, err := tx.Repository(ctx, repository)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrRepository
+	}
+	if err == nil {
+		err = h.check(facts, m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", m.Type(), err)
+	}
+	created, err := next.Mutate(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	size, _ := m.SizeBytes()
+	v := version{namespace: facts.Namespace, repository: repository, size: size}
+	v.count(tx, accounting.Counters{Bytes: size, Components: 1})
+	return created, nil
+}
+
+func (h versionHook[M]) check(facts entpgx.Repository, m M) error {
+	switch namespace, _ := m.NamespaceID(); {
+	case schematype.Kind(facts.Kind) == schematype.KindVirtual:
+		return ErrVirtual
+	case schematype.Format(facts.Format) != h.format:
+		return fmt.Errorf("%w: it is %s, the version is %s", ErrFormat, schematype.Format(facts.Format), h.format)
+	case facts.Namespace != namespace:
+		return ErrNamespace
+	default:
+		return nil
+	}
+}
+
+// change runs an update or a delete on rows that it has locked, so that what
+// is counted is what the statement changes.
+func (h versionHook[M]) change(ctx context.Context, tx *entpgx.Tx, m M, next ent.Mutator) (ent.Value, error) {
+	rows, err := h.lock(ctx, tx, m)
+	if err != nil {
+		return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), err)
+	}
+	result, err := next.Mutate(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	n, isCount := result.(int)
+	if m.Op().Is(ent.OpDeleteOne) && n == 0 {
+		return result, nil
+	}
+	// A predicate may look at other tables, whose rows are not locked.
+	if isCount && n != len(rows) {
+		tx.Refuse(ErrChangedMeantime)
+		return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), ErrChangedMeantime)
+	}
+	if m.Op().Is(ent.OpDelete | ent.OpDeleteOne) {
+		return result, h.countDeleted(ctx, tx, rows)
+	}
+	for _, v := range rows {
+		v.count(tx, accounting.Counters{Bytes: v.newSize(m) - v.size})
+	}
+	return result, nil
+}
+
+// version is a locked row.
+type version struct {
+	id, namespace, repository uuid.UUID
+	size                      int64
+}
+
+// newSize is the size that the mutation gives the row.
+func (v version) newSize(m versionMutation) int64 {
+	if size, ok := m.SizeBytes(); ok {
+		return size
+	}
+	added, _ := m.AddedSizeBytes()
+	return v.size + added
+}
+
+// count adds a change of a version to its repository, and its component to its
+// namespace. The namespace's bytes are those of its blobs, not of versions.
+func (v version) count(tx *entpgx.Tx, change accounting.Counters) {
+	tx.Add(accounting.RepositoryScope(v.namespace, v.repository), change)
+	tx.Add(accounting.NamespaceScope(v.namespace), accounting.Counters{Components: change.Components})
+}
+
+// lock locks the rows that the mutation is about and narrows it to them. The
+// predicates are asked again after the lock: a row may have ceased to match
+// while another transaction held it.
+func (h versionHook[M]) lock(ctx context.Context, tx *entpgx.Tx, m M) ([]version, error) {
+	ids, err := m.IDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := h.selectForUpdate(ctx, tx, ids)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[uuid.UUID]version, len(rows))
+	locked := make([]any, 0, len(rows))
+	for _, v := range rows {
+		byID[v.id] = v
+		locked = append(locked, v.id)
+	}
+	m.WhereP(func(s *sql.Selector) { s.Where(sql.In(s.C("id"), locked...)) })
+	if m.Op().Is(ent.OpUpdateOne | ent.OpDeleteOne) {
+		return rows, nil
+	}
+	matching, err := m.IDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows = rows[:0]
+	for _, id := range matching {
+		rows = append(rows, byID[id])
+	}
+	return rows, nil
+}
+
+func (h versionHook[M]) selectForUpdate(ctx context.Context, tx *entpgx.Tx, ids []uuid.UUID) ([]version, error) {
+	found, err := tx.Pgx().Query(ctx,
+		`SELECT id, namespace_id, repository_id, size_bytes FROM `+h.table+` WHERE id = ANY ($1) ORDER BY id FOR UPDATE`, ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(found, func(row pgx.CollectableRow) (v version, err error) {
+		return v, row.Scan(&v.id, &v.namespace, &v.repository, &v.size)
+	})
+}
+
+// countDeleted counts deleted versions and detaches their blobs, which no
+// foreign key ties to the three tables.
+func (h versionHook[M]) countDeleted(ctx context.Context, tx *entpgx.Tx, rows []version) error {
+	ids := make([]uuid.UUID, 0, len(rows))
+	for _, v := range rows {
+		v.count(tx, accounting.Counters{Bytes: -v.size, Components: -1})
+		ids = append(ids, v.id)
+	}
+	_, err := tx.Pgx().Exec(ctx,
+		`DELETE FROM blob_storage_attachments WHERE version_table = $1 AND version_id = ANY ($2)`, int16(h.format), ids)
+	if err != nil {
+		return fmt.Errorf("detach the blobs of deleted versions: %w", err)
+	}
+	return nil
+}

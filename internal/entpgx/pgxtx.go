@@ -1,0 +1,98 @@
+package entpgx
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Pgx is the transaction for statements of the caller's own, such as River
+// inserts. It refuses what would end the transaction behind the back of its
+// owner, and savepoints: rolling back to one releases the markers' locks and
+// undoes changes that are tallied already.
+func (t *Tx) Pgx() pgx.Tx { return guardedTx{Tx: t.tx, owner: t} }
+
+type guardedTx struct {
+	pgx.Tx
+	owner *Tx
+}
+
+func (g guardedTx) Begin(context.Context) (pgx.Tx, error) {
+	return nil, refusal("a savepoint (pgx.Tx.Begin)")
+}
+
+func (g guardedTx) Commit(context.Context) error { return refusal("COMMIT") }
+
+func (g guardedTx) Rollback(context.Context) error { return refusal("ROLLBACK") }
+
+func (g guardedTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
+	if err := g.check(query); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return g.Tx.Exec(ctx, query, args...)
+}
+
+func (g guardedTx) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
+	if err := g.check(query); err != nil {
+		return nil, err
+	}
+	return g.Tx.Query(ctx, query, args...)
+}
+
+func (g guardedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	if err := g.check(query); err != nil {
+		return failedRow{err}
+	}
+	return g.Tx.QueryRow(ctx, query, args...)
+}
+
+func (g guardedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	for _, queued := range batch.QueuedQueries {
+		if err := g.check(queued.SQL); err != nil {
+			return failedBatch{err}
+		}
+	}
+	return g.Tx.SendBatch(ctx, batch)
+}
+
+func (g guardedTx) check(query string) error {
+	if g.owner.ended {
+		return ErrEnded
+	}
+	if word := controlWord(query); word != "" {
+		return refusal(word)
+	}
+	return nil
+}
+
+// controlWord is the first word of a statement that controls transactions, in
+// upper case, or "".
+func controlWord(query string) string {
+	word, _, _ := strings.Cut(strings.TrimLeft(query, " \t\r\n(;"), " ")
+	word = strings.ToUpper(strings.TrimRight(word, " \t\r\n;"))
+	switch word {
+	case "SAVEPOINT", "RELEASE", "ROLLBACK", "ABORT", "COMMIT", "END", "BEGIN", "START", "PREPARE":
+		return word
+	default:
+		return ""
+	}
+}
+
+func refusal(what string) error {
+	return fmt.Errorf("%s is refused in a counted transaction: savepoints would undo changes that are counted already; return an error from the function given to WithTx to roll all of it back, and use one WithTx for each unit that may fail alone", what)
+}
+
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }
+
+type failedBatch struct{ err error }
+
+func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+func (b failedBatch) Query() (pgx.Rows, error)         { return nil, b.err }
+func (b failedBatch) QueryRow() pgx.Row                { return failedRow(b) }
+func (b failedBatch) Tx() pgx.Tx                       { return nil }
+func (b failedBatch) Close() error                     { return b.err }
