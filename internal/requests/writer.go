@@ -44,9 +44,9 @@ type Writer struct {
 	closing chan struct{}
 	// interrupt is closing until the goroutine has once seen it.
 	interrupt <-chan struct{}
-	closed  sync.Once
-	done    chan struct{}
-	cancel  context.CancelFunc
+	closed    sync.Once
+	done      chan struct{}
+	cancel    context.CancelFunc
 }
 
 // NewWriter starts a writer. Close it.
