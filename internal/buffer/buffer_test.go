@@ -1,0 +1,101 @@
+package buffer
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// bundle is a buffer on a Redis of its own, and one namespace with a repository.
+type bundle struct {
+	*Buffer
+	server     *redistest.Server
+	client     rueidis.Client
+	namespace  accounting.Scope
+	repository accounting.Scope
+	bucket     int
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	return on(t, redistest.Start(t))
+}
+
+func on(t *testing.T, server *redistest.Server) *bundle {
+	t.Helper()
+	client := server.Client(t)
+	id := uuid.Must(uuid.NewV7())
+	return &bundle{
+		Buffer: New(client, Config{TTL: time.Hour, LeaseTTL: time.Minute}), server: server, client: client,
+		namespace:  accounting.NamespaceScope(id),
+		repository: accounting.RepositoryScope(id, uuid.Must(uuid.NewV7())),
+		bucket:     accounting.Bucket(id),
+	}
+}
+
+func delta(s accounting.Scope, bytes, components int64) accounting.Delta {
+	return accounting.Delta{Scope: s, Counters: accounting.Counters{Bytes: bytes, Components: components}}
+}
+
+// emit emits for the bundle's namespace and expects every delta to be taken.
+func (b *bundle) emit(t *testing.T, marker accounting.Marker, deltas ...accounting.Delta) {
+	t.Helper()
+	failed, err := b.Emit(t.Context(), b.namespace.ID, marker, deltas)
+	require.NoError(t, err)
+	require.Empty(t, failed)
+}
+
+func (b *bundle) claim(t *testing.T) Claim {
+	t.Helper()
+	claim, err := b.Claim(t.Context(), b.bucket, "holder", uuid.Must(uuid.NewV7()), 500)
+	require.NoError(t, err)
+	require.False(t, claim.Busy)
+	return claim
+}
+
+// do runs a command by hand, as an operator would.
+func (b *bundle) do(t *testing.T, words ...string) rueidis.RedisMessage {
+	t.Helper()
+	reply, err := b.client.Do(context.WithoutCancel(t.Context()), b.client.B().Arbitrary(words...).Build()).ToMessage()
+	if !rueidis.IsRedisNil(err) {
+		require.NoError(t, err)
+	}
+	return reply
+}
+
+func (b *bundle) set(name string) string { return bucketPrefix(b.bucket) + name }
+
+func (b *bundle) members(t *testing.T, name string) []string {
+	t.Helper()
+	reply := b.do(t, "SMEMBERS", b.set(name))
+	members, err := reply.AsStrSlice()
+	require.NoError(t, err)
+	return members
+}
+
+// dump is every key with its type and serialized value, lifetimes left out.
+func (b *bundle) dump(t *testing.T) map[string]string {
+	t.Helper()
+	reply := b.do(t, "KEYS", "*")
+	keys, err := reply.AsStrSlice()
+	require.NoError(t, err)
+	dump := make(map[string]string, len(keys))
+	for _, key := range keys {
+		reply := b.do(t, "DUMP", key)
+		dump[key], err = reply.ToString()
+		require.NoError(t, err)
+	}
+	return dump
+}

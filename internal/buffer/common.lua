@@ -1,0 +1,31 @@
+-- What the other scripts share; it stands in front of each of them.
+-- Numbers and markers stay strings throughout: a Lua number holds 53 bits.
+
+-- misfit is an error reply that names the first key of KEYS whose type is not
+-- the one in kinds, nil if there is none. It runs before anything is changed,
+-- because what a script has changed is not rolled back when it fails.
+local function misfit(kinds)
+  for i, kind in ipairs(kinds) do
+    local found = redis.call('TYPE', KEYS[i])['ok']
+    if found ~= 'none' and found ~= kind then
+      return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. found .. ', not a ' .. kind
+        .. ': Stowage did not write it; rename or delete it')
+    end
+  end
+end
+
+-- magnitude is how many digits an integer has, nil for what HINCRBY would
+-- not take as one.
+local function magnitude(text)
+  if text == '0' then return 1 end
+  local digits = string.match(text, '^%-?([1-9]%d*)$')
+  return digits and #digits
+end
+
+-- dirty_set is the dirty set of a member, in scripts that begin with the four
+-- sets: quarantine, inflight, dirty:namespace, dirty:repository.
+local function dirty_set(member)
+  return string.sub(member, 1, 1) == 'n' and KEYS[3] or KEYS[4]
+end
+
+local SETS = {'set', 'set', 'set', 'set'}
