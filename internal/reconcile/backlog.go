@@ -1,0 +1,85 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+)
+
+// backlogTimeout bounds the count of the backlog: when every row is stale it
+// reads the whole table.
+const backlogTimeout = 20 * time.Second
+
+// BacklogArgs asks for a count of the namespaces that are due.
+//
+//   - Unique by period (a minute), in River's default states. It runs in the
+//     queue of the leader, and a process that leads no longer withdraws the
+//     gauge, so the gauge has one writer.
+//   - Attempts: one; the next period is the retry. After a failure the gauge
+//     keeps its value.
+//   - Timeout: backlogTimeout, also as a statement timeout in the server.
+//   - A kill leaves nothing.
+type BacklogArgs struct{}
+
+// Kind names the job.
+func (BacklogArgs) Kind() string { return "reconcile_backlog" }
+
+// InsertOpts are described at BacklogArgs.
+func (BacklogArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
+
+// Backlog exports the backlog gauge.
+type Backlog struct {
+	river.WorkerDefaults[BacklogArgs]
+	Deps
+	cfg Config
+}
+
+// NewBacklog makes the worker of BacklogArgs.
+func NewBacklog(deps Deps, cfg Config) *Backlog {
+	return &Backlog{Deps: deps, cfg: cfg}
+}
+
+// Timeout is somewhat more than that of the statement.
+func (w *Backlog) Timeout(*river.Job[BacklogArgs]) time.Duration {
+	return backlogTimeout + 5*time.Second
+}
+
+// Work counts and exports. It does not export after ctx has ended: the process
+// may lead no longer.
+func (w *Backlog) Work(ctx context.Context, _ *river.Job[BacklogArgs]) error {
+	n, err := w.Count(ctx)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	w.Metrics.SetBacklog(n)
+	return nil
+}
+
+// Each namespace counts once: the requested ones only if they are not stale,
+// those without a row whether requested or not.
+const backlogSQL = `
+SELECT (SELECT count(*) FROM namespace_statistics WHERE last_reconciled_at < now() - $1::interval)
+     + (SELECT count(*) FROM reconciliation_requests JOIN namespace_statistics USING (namespace_id)
+        WHERE last_reconciled_at >= now() - $1::interval)
+     + (SELECT count(*) FROM namespaces n
+        WHERE NOT EXISTS (SELECT FROM namespace_statistics s WHERE s.namespace_id = n.id))`
+
+// Count is how many namespaces are due for a reconciliation, exactly.
+func (w *Backlog) Count(ctx context.Context) (n int64, err error) {
+	err = pgx.BeginTxFunc(ctx, w.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, backlogTimeout.Milliseconds())); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, backlogSQL, w.cfg.Staleness).Scan(&n)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count the backlog: %w", err)
+	}
+	return n, nil
+}

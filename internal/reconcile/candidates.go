@@ -1,0 +1,101 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/pgdb"
+)
+
+// pageSize is how many candidates one query reads.
+const pageSize = 1000
+
+// cursor is a candidate and its place in the order of its pages.
+type cursor struct {
+	At        accounting.Marker
+	Namespace uuid.UUID
+}
+
+// start is before every candidate, one at 'epoch' with a zero id included.
+var start = cursor{At: -1}
+
+// pager reads the candidates that follow a cursor, at most limit of them; less
+// than limit means that there are no more.
+type pager func(ctx context.Context, after cursor, limit int) ([]cursor, error)
+
+// requested pages over the open requests, the oldest first: in the order of
+// ids, namespaces that are requested all the time could keep others out.
+func requested(db pgdb.DB) pager {
+	return func(ctx context.Context, after cursor, limit int) ([]cursor, error) {
+		rows, err := db.Query(ctx, `
+			SELECT stowage_marker_micros(marker), namespace_id FROM reconciliation_requests
+			WHERE (marker, namespace_id) > (stowage_marker_time($1), $2)
+			ORDER BY marker, namespace_id LIMIT $3`, int64(after.At), after.Namespace, limit)
+		return collect(rows, err, "requested namespaces")
+	}
+}
+
+// stale pages over the namespaces that were not reconciled for the given time,
+// or never, the longest first.
+func stale(db pgdb.DB, staleness time.Duration) pager {
+	return func(ctx context.Context, after cursor, limit int) ([]cursor, error) {
+		rows, err := db.Query(ctx, `
+			SELECT stowage_marker_micros(last_reconciled_at), namespace_id FROM namespace_statistics
+			WHERE (last_reconciled_at, namespace_id) > (stowage_marker_time($1), $2)
+			  AND last_reconciled_at < now() - $4::interval
+			ORDER BY last_reconciled_at, namespace_id LIMIT $3`, int64(after.At), after.Namespace, limit, staleness)
+		return collect(rows, err, "stale namespaces")
+	}
+}
+
+// missing pages over the namespaces without a statistics row.
+func missing(db pgdb.DB) pager {
+	return func(ctx context.Context, after cursor, limit int) ([]cursor, error) {
+		rows, err := db.Query(ctx, `
+			SELECT 0::bigint, id FROM namespaces n
+			WHERE id > $1
+			  AND NOT EXISTS (SELECT FROM namespace_statistics s WHERE s.namespace_id = n.id)
+			ORDER BY id LIMIT $2`, after.Namespace, limit)
+		return collect(rows, err, "namespaces without a statistics row")
+	}
+}
+
+func collect(rows pgx.Rows, err error, what string) ([]cursor, error) {
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[cursor])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return page, nil
+}
+
+// pick takes up to n candidates that are not in seen, page by page, and adds
+// them to seen.
+func pick(ctx context.Context, page pager, limit, n int, seen map[uuid.UUID]bool) ([]uuid.UUID, error) {
+	var picked []uuid.UUID
+	after := start
+	for len(picked) < n {
+		candidates, err := page(ctx, after, limit)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range candidates {
+			if len(picked) < n && !seen[c.Namespace] {
+				seen[c.Namespace] = true
+				picked = append(picked, c.Namespace)
+			}
+		}
+		if len(candidates) < limit {
+			break
+		}
+		after = candidates[len(candidates)-1]
+	}
+	return picked, nil
+}

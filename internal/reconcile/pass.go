@@ -1,0 +1,233 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/ledger"
+	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/pgdb"
+)
+
+const (
+	// chunkSize is how many repositories one write-back locks.
+	chunkSize = 500
+	// markerAhead is how far a marker may be ahead of this process's clock
+	// before it is reported.
+	markerAhead = time.Minute
+)
+
+// errSaturated says that no slot is free.
+var errSaturated = errors.New("no free slot")
+
+// Pass says how one reconciliation of a namespace ended.
+type Pass struct {
+	// Result is one of the results of metrics.ReconciliationPasses.
+	Result string
+	// Marker is the pass's own; zero if it did not get as far.
+	Marker accounting.Marker
+	// Scopes is how many scopes were recounted and written back.
+	Scopes int
+	// Corrected is how many of them were off, and Off by how much together: a
+	// sum of absolute values.
+	Corrected int
+	Off       accounting.Counters
+}
+
+// Reconcile runs one pass over a namespace: the steps of the section
+// "Reconciling" of the protocol. Without an error the Result is done;
+// saturated or lock_timeout, when nothing was done and the caller shall come
+// again; fenced, when a newer pass has finished meanwhile; or gone, when there
+// is no such namespace. After an error the namespace is not stamped.
+func (w *Namespace) Reconcile(ctx context.Context, namespace uuid.UUID) (Pass, error) {
+	began := time.Now()
+	pass, err := w.inSlot(ctx, namespace)
+	switch {
+	case err == nil:
+	case errors.Is(err, errSaturated):
+		pass.Result, err = metrics.PassSaturated, nil
+	case errors.Is(err, errBusy):
+		pass.Result, err = metrics.PassLockTimeout, nil
+	case errors.Is(err, errGone):
+		pass.Result, err = metrics.PassGone, nil
+	default:
+		pass.Result = metrics.PassFailed
+	}
+	w.Metrics.ReconciliationPasses.WithLabelValues(pass.Result).Inc()
+	w.report(ctx, namespace, pass, time.Since(began))
+	return pass, err
+}
+
+// inSlot runs the pass while it holds one of the cluster's slots.
+func (w *Namespace) inSlot(ctx context.Context, namespace uuid.UUID) (Pass, error) {
+	slot, err := takeSlot(ctx, w.Pool, w.cfg.MaxInFlight)
+	if err != nil {
+		return Pass{}, fmt.Errorf("take a slot: %w", err)
+	}
+	if slot == nil {
+		return Pass{}, errSaturated
+	}
+	defer slot.Release(ctx)
+	w.Metrics.ReconciliationInFlight.Inc()
+	defer w.Metrics.ReconciliationInFlight.Dec()
+	defer prometheus.NewTimer(w.Metrics.ReconciliationDuration).ObserveDuration()
+
+	r := &run{Deps: w.Deps, slot: slot}
+	r.id.Namespace = namespace
+	err = r.pass(ctx)
+	return r.done, err
+}
+
+// run is a pass that runs.
+type run struct {
+	Deps
+	slot *pgdb.Hold
+	id   ledger.Pass
+	// chunk are the recounted repositories that are not yet written back.
+	chunk []ledger.Value
+	done  Pass
+}
+
+// pass marks, scans and writes back. Repositories are written back while the
+// scan still runs, so memory holds one chunk of them.
+func (r *run) pass(ctx context.Context) (err error) {
+	if r.id.Batch, err = uuid.NewV7(); err != nil {
+		return err
+	}
+	scan, err := r.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("begin scan: %w", err)
+	}
+	defer func() { _ = scan.Rollback(ctx) }()
+
+	if r.id.Marker, err = mark(ctx, r.Pool, scan, r.id.Namespace); err != nil {
+		return err
+	}
+	r.done.Marker = r.id.Marker
+	total, err := r.repositories(ctx, scan)
+	if err != nil {
+		return err
+	}
+	if err := scan.Rollback(ctx); err != nil {
+		return fmt.Errorf("end scan: %w", err)
+	}
+	return r.namespace(ctx, total)
+}
+
+// repositories scans the namespace, writes its repositories back and returns
+// the counters of the namespace itself.
+func (r *run) repositories(ctx context.Context, scan pgx.Tx) (accounting.Counters, error) {
+	// After an error the rest of the scan is broken off instead of read.
+	scanCtx, breakOff := context.WithCancel(ctx)
+	defer breakOff()
+	total, err := Recount(scanCtx, scan, r.id.Namespace, func(repository uuid.UUID, counters accounting.Counters) error {
+		err := r.add(ctx, repository, counters)
+		if err != nil {
+			breakOff()
+		}
+		return err
+	})
+	if err != nil {
+		return accounting.Counters{}, err
+	}
+	return total, r.flush(ctx)
+}
+
+func (r *run) add(ctx context.Context, repository uuid.UUID, counters accounting.Counters) error {
+	scope := accounting.RepositoryScope(r.id.Namespace, repository)
+	r.chunk = append(r.chunk, ledger.Value{Scope: scope, Counters: counters})
+	if len(r.chunk) < chunkSize {
+		return nil
+	}
+	return r.flush(ctx)
+}
+
+// flush writes the chunk back.
+func (r *run) flush(ctx context.Context) error {
+	if len(r.chunk) == 0 {
+		return nil
+	}
+	if err := r.alive(ctx); err != nil {
+		return err
+	}
+	back, err := ledger.WriteBackRepositories(ctx, r.Pool, r.id, r.chunk)
+	if err != nil {
+		return err
+	}
+	r.record(back, len(r.chunk))
+	r.chunk = r.chunk[:0]
+	return nil
+}
+
+// namespace writes the namespace's own row, which stamps it as reconciled. It
+// comes after every repository, so a stamp never promises too much.
+func (r *run) namespace(ctx context.Context, total accounting.Counters) error {
+	if err := r.alive(ctx); err != nil {
+		return err
+	}
+	back, err := ledger.WriteBackNamespace(ctx, r.Pool, r.id, total)
+	if err != nil {
+		return err
+	}
+	r.record(back, 1)
+	switch {
+	case back.Gone > 0:
+		return errGone
+	case back.Fenced > 0:
+		r.done.Result = metrics.PassFenced
+	default:
+		r.done.Result = metrics.PassDone
+	}
+	return nil
+}
+
+// alive refuses to go on when the slot's connection broke: another pass may
+// have the slot by now.
+func (r *run) alive(ctx context.Context) error {
+	if err := r.slot.Alive(ctx); err != nil {
+		return fmt.Errorf("slot of the pass: %w", err)
+	}
+	return nil
+}
+
+// record counts what was written back. Bytes and components are different
+// units, so each has a histogram of its own.
+func (r *run) record(back ledger.WriteBack, scopes int) {
+	r.done.Scopes += scopes
+	r.done.Corrected += len(back.Corrections)
+	for _, c := range back.Corrections {
+		off := accounting.Counters{Bytes: abs(c.Bytes), Components: abs(c.Components)}
+		r.done.Off = r.done.Off.Plus(off)
+		if off.Bytes != 0 {
+			r.Metrics.DiscrepancyBytes.Observe(float64(off.Bytes))
+		}
+		if off.Components != 0 {
+			r.Metrics.DiscrepancyComponents.Observe(float64(off.Components))
+		}
+	}
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
+// report logs the pass. An error is logged by who runs the pass.
+func (w *Namespace) report(ctx context.Context, namespace uuid.UUID, pass Pass, took time.Duration) {
+	log := w.Log.With("namespace_id", namespace)
+	if ahead := time.Until(pass.Marker.Time()); ahead > markerAhead {
+		log.ErrorContext(ctx, "the namespace's marker is in the future: the database's clock was set back, and until it has caught up the namespace does not become stale",
+			"marker", pass.Marker.Time(), "ahead", ahead)
+	}
+	level := slog.LevelDebug
+	if pass.Corrected > 0 {
+		level = slog.LevelInfo
+	}
+	log.Log(ctx, level, "reconciliation pass", "result", pass.Result, "marker", pass.Marker.Time(), "took", took,
+		"scopes", pass.Scopes, "corrected", pass.Corrected, "bytes_off", pass.Off.Bytes, "components_off", pass.Off.Components)
+}

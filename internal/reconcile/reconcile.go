@@ -1,0 +1,52 @@
+// Package reconcile recomputes the counters of namespaces from the source
+// tables and writes them back beside concurrent writers and drains. It holds
+// the River jobs that do so and the SQL of the recount. README.md beside this
+// file says what is not guaranteed.
+package reconcile
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stowage-dev/stowage/internal/metrics"
+)
+
+// Classes of the locks of this package in the two-int key space of PostgreSQL.
+// They are stored nowhere, but all processes of a cluster must agree on them.
+const (
+	// classSlot holds one key for each pass that may run, from 0.
+	classSlot int32 = 0x73746f10 + iota
+	// classTrigger has the one key 0.
+	classTrigger
+)
+
+// Config of the reconciliation of namespaces.
+type Config struct {
+	// MaxInFlight is how many passes run at once in the whole cluster, at
+	// least 1. While processes disagree about it, the largest value counts.
+	MaxInFlight int
+	// Staleness is the age from which on a namespace is reconciled again.
+	Staleness time.Duration
+	// Timeout bounds one pass.
+	Timeout time.Duration
+	// TriggerInterval is how often candidates are looked for.
+	TriggerInterval time.Duration
+}
+
+// Deps is what the jobs of this package share.
+type Deps struct {
+	// Pool lends a pass up to three connections at once: for its slot, its
+	// scan, and its writes.
+	Pool    *pgxpool.Pool
+	Metrics *metrics.Metrics
+	Log     *slog.Logger
+}
+
+// jitter is between half and one and a half of d, so that jobs that were put
+// off together do not come back together.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d)
+}

@@ -1,0 +1,148 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/stowage-dev/stowage/internal/pgdb"
+)
+
+// outstandingFactor times the limit of passes is how many jobs wait at most:
+// enough to keep the slots busy until the next trigger, and few enough that a
+// request does not stand in a long queue.
+const outstandingFactor = 10
+
+// TriggerArgs asks for jobs for the namespaces that are due.
+//
+//   - Unique by period (the interval of triggers), in River's default states,
+//     so a trigger that was killed blocks only its own period. Two triggers
+//     never work at once, whatever made them: the second finds the lock taken
+//     and does nothing.
+//   - Attempts: one; the next period is the retry.
+//   - Timeout: Config.TriggerInterval.
+//   - A kill leaves nothing: jobs are inserted in one transaction.
+type TriggerArgs struct{}
+
+// Kind names the job.
+func (TriggerArgs) Kind() string { return "reconcile_trigger" }
+
+// InsertOpts are described at TriggerArgs.
+func (TriggerArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
+
+// Trigger makes reconciliation jobs.
+type Trigger struct {
+	river.WorkerDefaults[TriggerArgs]
+	Deps
+	cfg  Config
+	page int
+}
+
+// NewTrigger makes the worker of TriggerArgs.
+func NewTrigger(deps Deps, cfg Config) *Trigger {
+	return &Trigger{Deps: deps, cfg: cfg, page: pageSize}
+}
+
+// Timeout is the interval of triggers.
+func (w *Trigger) Timeout(*river.Job[TriggerArgs]) time.Duration { return w.cfg.TriggerInterval }
+
+// Work makes the jobs.
+func (w *Trigger) Work(ctx context.Context, _ *river.Job[TriggerArgs]) error {
+	made, err := w.Run(ctx, river.ClientFromContext[pgx.Tx](ctx))
+	if err != nil {
+		return fmt.Errorf("trigger reconciliations: %w", err)
+	}
+	if made > 0 {
+		w.Log.InfoContext(ctx, "reconciliations triggered", "jobs", made)
+	}
+	return nil
+}
+
+// Run makes a job for each namespace that is due, until ten times the limit of
+// passes are outstanding, and returns how many: first for those requested, then
+// for the stale ones, then for those without a statistics row.
+//
+// A namespace that has a job already is passed over. If that job runs, it may
+// have its snapshot already, and a request made since stays open: a later
+// trigger finds it.
+func (w *Trigger) Run(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
+	made := 0
+	err := pgdb.InTx(ctx, w.Pool, func(tx pgx.Tx) error {
+		alone, err := lockTrigger(ctx, tx)
+		if err != nil || !alone {
+			return err
+		}
+		due, err := w.due(ctx, tx)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		made, err = insert(ctx, client, tx, due)
+		return err
+	})
+	return made, err
+}
+
+// lockTrigger reports whether no other trigger works: two would each fill up
+// what the other does not see yet.
+func lockTrigger(ctx context.Context, tx pgx.Tx) (alone bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1, 0)`, classTrigger).Scan(&alone)
+	return alone, err
+}
+
+// due are the namespaces to make jobs for.
+func (w *Trigger) due(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error) {
+	seen, active, err := outstanding(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	places := outstandingFactor*w.cfg.MaxInFlight - active
+	var due []uuid.UUID
+	for _, page := range []pager{requested(tx), stale(tx, w.cfg.Staleness), missing(tx)} {
+		picked, err := pick(ctx, page, w.page, places-len(due), seen)
+		if err != nil {
+			return nil, err
+		}
+		due = append(due, picked...)
+	}
+	return due, nil
+}
+
+// outstanding are the namespaces that have a job, and how many of those jobs
+// take one of the places. A job in back-off takes none: some namespaces that
+// can never be reconciled would otherwise keep out all others.
+func outstanding(ctx context.Context, tx pgx.Tx) (seen map[uuid.UUID]bool, active int, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT (args ->> 'namespace_id')::uuid, state <> 'retryable'
+		FROM river.river_job
+		WHERE state IN ('available', 'pending', 'running', 'scheduled', 'retryable')
+		  AND queue = $1 AND kind = $2`, QueueNamespaces, NamespaceArgs{}.Kind())
+	if err != nil {
+		return nil, 0, fmt.Errorf("outstanding jobs: %w", err)
+	}
+	seen = map[uuid.UUID]bool{}
+	var namespace uuid.UUID
+	var takesPlace bool
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &takesPlace}, func() error {
+		seen[namespace] = true
+		if takesPlace {
+			active++
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("outstanding jobs: %w", err)
+	}
+	return seen, active, nil
+}
+
+func insert(ctx context.Context, client *river.Client[pgx.Tx], tx pgx.Tx, namespaces []uuid.UUID) (int, error) {
+	jobs := make([]river.InsertManyParams, len(namespaces))
+	for i, namespace := range namespaces {
+		jobs[i].Args = NamespaceArgs{NamespaceID: namespace}
+	}
+	return client.InsertManyFastTx(ctx, tx, jobs)
+}
