@@ -30,6 +30,24 @@ const (
 	Poisoned
 )
 
+// String is the verdict's name as metrics and logs show it.
+func (v Verdict) String() string {
+	switch v {
+	case Applied:
+		return "applied"
+	case Counted:
+		return "counted"
+	case Gone:
+		return "gone"
+	case Replayed:
+		return "replayed"
+	case Poisoned:
+		return "poisoned"
+	default:
+		return fmt.Sprintf("verdict(%d)", int(v))
+	}
+}
+
 // Result is a flush and what became of it.
 type Result struct {
 	Flush   accounting.Flush

@@ -1,0 +1,105 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/buffer"
+)
+
+// TickArgs is the job that starts the drains, every Config.Interval.
+//
+// Not unique: a killed tick stays "running" until it is rescued, and must not
+// block the next one. Two ticks at once, as after a change of the leader, are
+// harmless: the lease turns the second drain of a bucket away. A tick that
+// starts after Config.StaleTimeout does nothing, so that a queue that stood
+// still does not work off its ticks at once.
+//
+// One attempt: the next tick is the retry. Cancelled after Config.JobTimeout.
+// A kill leaves nothing: no scope leaves its set by a tick, and identities are
+// repaired only after the requests are committed.
+type TickArgs struct{}
+
+// Kind names the job in River.
+func (TickArgs) Kind() string { return "drain_tick" }
+
+// InsertOpts are the options described above.
+func (TickArgs) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: Queue, Priority: priorityTick, MaxAttempts: 1}
+}
+
+// PeriodicTick inserts a tick at once and then at every interval.
+func PeriodicTick(cfg Config) *river.PeriodicJob {
+	return river.NewPeriodicJob(river.PeriodicInterval(cfg.Interval), func() (river.JobArgs, *river.InsertOpts) {
+		return TickArgs{}, nil
+	}, &river.PeriodicJobOpts{RunOnStart: true})
+}
+
+// TickWorker samples the buffer and inserts a job for each bucket that is not
+// empty.
+type TickWorker struct {
+	river.WorkerDefaults[TickArgs]
+	Dependencies
+	cfg   Config
+	gauge *sampleGauge
+}
+
+// NewTickWorker makes the worker of TickArgs.
+func NewTickWorker(cfg Config, deps Dependencies) *TickWorker {
+	return &TickWorker{Dependencies: deps, cfg: cfg, gauge: newSampleGauge(cfg, deps)}
+}
+
+// Timeout is when River cancels the job.
+func (w *TickWorker) Timeout(*river.Job[TickArgs]) time.Duration { return w.cfg.JobTimeout }
+
+// Work is one tick.
+func (w *TickWorker) Work(ctx context.Context, job *river.Job[TickArgs]) error {
+	if late := w.Clock.Since(job.ScheduledAt); late > w.cfg.StaleTimeout {
+		w.Log.WarnContext(ctx, "drain tick skipped: it started too late", "late", late)
+		return nil
+	}
+	if err := w.tick(ctx, job.ScheduledAt); err != nil {
+		return fmt.Errorf("drain tick: %w", err)
+	}
+	return nil
+}
+
+// tick samples the sizes before anything else, so that the gauge shows what
+// piled up and not what drains have left of it.
+func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
+	sizes, err := w.Buffer.Sizes(ctx)
+	if err != nil {
+		return fmt.Errorf("sample the buffer: %w", err)
+	}
+	w.gauge.set(sizes)
+	if err := w.watch(ctx); err != nil {
+		return err
+	}
+	return w.insert(ctx, scheduled, sizes)
+}
+
+// insert needs a context that carries the River client, as Work's does.
+func (w *TickWorker) insert(ctx context.Context, scheduled time.Time, sizes [accounting.Buckets]buffer.Size) error {
+	var jobs []river.InsertManyParams
+	for bucket, size := range sizes {
+		if scopes := size.Namespaces + size.Repositories + size.InFlight; scopes > 0 {
+			jobs = append(jobs, river.InsertManyParams{Args: BucketArgs{Bucket: bucket, Tick: scheduled, Scopes: scopes}})
+		}
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	client, err := river.ClientFromContextSafely[pgx.Tx](ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := client.InsertMany(ctx, jobs); err != nil {
+		return fmt.Errorf("insert %d drains: %w", len(jobs), err)
+	}
+	return nil
+}
