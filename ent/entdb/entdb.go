@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/stowage-dev/stowage/ent"
+	_ "github.com/stowage-dev/stowage/ent/runtime" // defaults and the hooks of ent/schema
 	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/enthook"
 	"github.com/stowage-dev/stowage/internal/entpgx"

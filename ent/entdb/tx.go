@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent"
+	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/entpgx"
 )
@@ -27,6 +28,26 @@ type Tx struct {
 // and ROLLBACK are refused on it. Changes of counted tables through it are not
 // seen: tell them with Report.
 func (tx *Tx) Pgx() pgx.Tx { return tx.tx.Pgx() }
+
+// Repository is what never changes about a repository.
+type Repository struct {
+	NamespaceID uuid.UUID
+	Format      schematype.Format
+	Kind        schematype.Kind
+}
+
+// Repository reads what never changes about a repository, once a transaction.
+// Error: ErrRepository.
+func (tx *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
+	r, err := tx.tx.Repository(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Repository{}, ErrRepository
+	}
+	if err != nil {
+		return Repository{}, fmt.Errorf("read the repository: %w", err)
+	}
+	return Repository{NamespaceID: r.Namespace, Format: schematype.Format(r.Format), Kind: schematype.Kind(r.Kind)}, nil
+}
 
 // Change is a change that raw SQL made in a counted transaction.
 type Change struct {

@@ -58,6 +58,28 @@ func (g guardedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRes
 	return g.Tx.SendBatch(ctx, batch)
 }
 
+func (g guardedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
+	if g.owner.ended {
+		return 0, ErrEnded
+	}
+	return g.Tx.CopyFrom(ctx, table, columns, src)
+}
+
+func (g guardedTx) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
+	if err := g.check(query); err != nil {
+		return nil, err
+	}
+	return g.Tx.Prepare(ctx, name, query)
+}
+
+// Conn is nil once the transaction has ended: the connection is another's then.
+func (g guardedTx) Conn() *pgx.Conn {
+	if g.owner.ended {
+		return nil
+	}
+	return g.Tx.Conn()
+}
+
 func (g guardedTx) check(query string) error {
 	if g.owner.ended {
 		return ErrEnded

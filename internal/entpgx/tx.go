@@ -121,7 +121,7 @@ func (t *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
 		return r, nil
 	}
 	var r Repository
-	err := t.tx.QueryRow(ctx, `SELECT namespace_id, format, kind FROM repositories WHERE id = $1`, id).
+	err := t.Pgx().QueryRow(ctx, `SELECT namespace_id, format, kind FROM repositories WHERE id = $1`, id).
 		Scan(&r.Namespace, &r.Format, &r.Kind)
 	if err != nil {
 		return Repository{}, err

@@ -1,0 +1,125 @@
+package entpublish
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/ent/schematype"
+)
+
+// PutBlobs stores blobs in a namespace ahead of the version that will attach
+// them, as clients of container registries do. A blob that is there already
+// is kept. Until it is attached, only the grace period of CollectBlobs keeps
+// it. Errors: ErrInvalid; ErrConflict when a digest is there with another size.
+func PutBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, blobs []Blob) error {
+	sorted, err := distinct(blobs)
+	if err != nil {
+		return err
+	}
+	return putBlobs(ctx, tx, namespaceID, sorted)
+}
+
+// putBlobs leaves every blob stored and locked against the collector. It goes
+// round again when a blob that was there is collected before it is locked.
+func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) error {
+	for {
+		created, err := insertBlobs(ctx, tx, namespace, blobs)
+		if err != nil {
+			return err
+		}
+		if created == len(blobs) {
+			return nil
+		}
+		locked, err := lockBlobs(ctx, tx, namespace, blobs)
+		if err != nil || locked == len(blobs) {
+			return err
+		}
+	}
+}
+
+// insertBlobs counts the bytes of the blobs that were not there.
+func insertBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) (created int, err error) {
+	digests, sizes := columns(blobs)
+	inserted, err := collectBlobs(tx.Pgx().Query(ctx, `
+		INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes)
+		SELECT $1, sha256, size_bytes FROM unnest($2::bytea[], $3::bigint[]) AS given (sha256, size_bytes)
+		ON CONFLICT DO NOTHING
+		RETURNING sha256, size_bytes`, namespace, digests, sizes))
+	if err != nil {
+		return 0, fmt.Errorf("store blobs: %w", err)
+	}
+	return len(inserted), tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: sizeOf(inserted)}})
+}
+
+func lockBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) (locked int, err error) {
+	digests, _ := columns(blobs)
+	found, err := collectBlobs(tx.Pgx().Query(ctx, `
+		SELECT sha256, size_bytes FROM blob_storage_blobs
+		WHERE namespace_id = $1 AND sha256 = ANY ($2)
+		ORDER BY sha256
+		FOR KEY SHARE`, namespace, digests))
+	if err != nil {
+		return 0, fmt.Errorf("lock blobs: %w", err)
+	}
+	want := make(map[schematype.Digest]int64, len(blobs))
+	for _, b := range blobs {
+		want[b.Digest] = b.Size
+	}
+	for _, b := range found {
+		if want[b.Digest] != b.Size {
+			return 0, fmt.Errorf("blob %s of %d bytes: %w: the namespace has it with %d bytes", b.Digest, want[b.Digest], ErrConflict, b.Size)
+		}
+	}
+	return len(found), nil
+}
+
+// CollectBlobs removes blobs of a namespace that no version has attached and
+// that were stored at least grace ago, at most limit of them, and returns
+// them: once the transaction has committed, and only then, their content may
+// be deleted from storage. Call it in further transactions until it returns
+// none. A grace of 0 is for a registry that stores blobs only with their
+// version: a blob that was put ahead of its version would be lost.
+//
+// It is safe beside publishes of the same blobs: those wait for it or it for
+// them. Error: ErrInvalid.
+func CollectBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, grace time.Duration, limit int) ([]Blob, error) {
+	if grace < 0 {
+		return nil, fmt.Errorf("%w: the grace period is %s, want 0 or more", ErrInvalid, grace)
+	}
+	if limit < 1 {
+		return nil, fmt.Errorf("%w: the limit is %d, want 1 or more", ErrInvalid, limit)
+	}
+	candidates, err := collectBlobs(tx.Pgx().Query(ctx, `
+		SELECT b.sha256, b.size_bytes FROM blob_storage_blobs b
+		WHERE b.namespace_id = $1 AND b.created_at <= now() - $2::interval AND NOT EXISTS (
+			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = b.namespace_id AND a.sha256 = b.sha256)
+		ORDER BY b.sha256
+		LIMIT $3
+		FOR UPDATE OF b`, namespaceID, grace, limit))
+	if err != nil {
+		return nil, fmt.Errorf("find unreferenced blobs: %w", err)
+	}
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	return deleteBlobs(ctx, tx, namespaceID, candidates)
+}
+
+// deleteBlobs looks at the attachments again, in a new statement: a publish
+// that held a blob while we waited for its lock may have attached it.
+func deleteBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, candidates []Blob) ([]Blob, error) {
+	digests, _ := columns(candidates)
+	deleted, err := collectBlobs(tx.Pgx().Query(ctx, `
+		DELETE FROM blob_storage_blobs b
+		WHERE b.namespace_id = $1 AND b.sha256 = ANY ($2) AND NOT EXISTS (
+			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = b.namespace_id AND a.sha256 = b.sha256)
+		RETURNING b.sha256, b.size_bytes`, namespace, digests))
+	if err != nil {
+		return nil, fmt.Errorf("delete unreferenced blobs: %w", err)
+	}
+	return deleted, tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: -sizeOf(deleted)}})
+}
