@@ -111,7 +111,7 @@ func (w *Writer) run(ctx context.Context) {
 // writeAll writes until nothing waits, pausing after each failure.
 func (w *Writer) writeAll(ctx context.Context) {
 	pause := firstPause
-	for w.take() && ctx.Err() == nil {
+	for ctx.Err() == nil && w.take() {
 		err := w.write(ctx)
 		w.settle(err)
 		if err == nil {
