@@ -49,25 +49,28 @@ type Options struct {
 // lets one work while the others wait, until ctx ends. The lock belongs to a
 // session, so pool must not go through a pooler in transaction mode.
 func Apply(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
+	dir, err := directory()
+	if err != nil {
+		return err
+	}
+	return apply(ctx, pool, dir, opts)
+}
+
+func apply(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir, opts Options) error {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	if opts.LockTimeout == 0 {
 		opts.LockTimeout = DefaultLockTimeout
 	}
-	dir, err := directory()
-	if err != nil {
-		return err
-	}
 	return withSession(ctx, pool, func(conn *sql.Conn) error {
 		if err := lock(ctx, conn); err != nil {
 			return err
 		}
-		if err := createRevisions(ctx, conn); err != nil {
+		if err := setLockTimeout(ctx, conn, opts.LockTimeout); err != nil {
 			return err
 		}
-		// Only now: it must not end the wait for the other migrator.
-		if _, err := conn.ExecContext(ctx, "SELECT set_config('lock_timeout', $1, false)", fmt.Sprintf("%dms", opts.LockTimeout.Milliseconds())); err != nil {
+		if err := createRevisions(ctx, conn); err != nil {
 			return err
 		}
 		return applyPending(ctx, conn, dir, opts)

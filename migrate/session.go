@@ -62,3 +62,8 @@ func lock(ctx context.Context, conn *sql.Conn) error {
 		}
 	}
 }
+
+func setLockTimeout(ctx context.Context, conn *sql.Conn, timeout time.Duration) error {
+	_, err := conn.ExecContext(ctx, "SELECT set_config('lock_timeout', $1, false)", fmt.Sprintf("%dms", timeout.Milliseconds()))
+	return err
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/stowage-dev/stowage/internal/pgdb"
+	"github.com/stowage-dev/stowage/internal/schemadiff"
+	"github.com/stowage-dev/stowage/migrate"
+)
+
+// databaseURLVariable is read when --database-url is not given, so that a
+// password need not stand in a process list.
+const databaseURLVariable = "STOWAGE_DATABASE_URL"
+
+func migrateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring a database to this build's schema, and write migrations",
+	}
+	cmd.AddCommand(
+		migrateApplyCommand(),
+		migrateStatusCommand(),
+		migrateVerifyCommand(),
+		migrateDiffCommand(),
+		migrateHashCommand(),
+		migrateSchemaCommand(),
+	)
+	return cmd
+}
+
+func migrateApplyCommand() *cobra.Command {
+	var opts migrate.Options
+	cmd := onDatabase("apply", "Apply the pending migrations", func(cmd *cobra.Command, pool *pgxpool.Pool) error {
+		opts.Logger = newLogger(cmd)
+		return migrate.Apply(cmd.Context(), pool, opts)
+	})
+	cmd.Flags().StringVar(&opts.To, "to", "", "version to stop after (default the newest)")
+	cmd.Flags().DurationVar(&opts.LockTimeout, "lock-timeout", migrate.DefaultLockTimeout, "how long a migration waits for a table's lock")
+	return cmd
+}
+
+func migrateStatusCommand() *cobra.Command {
+	return onDatabase("status", "Show which migrations are applied and which are pending", func(cmd *cobra.Command, pool *pgxpool.Pool) error {
+		state, err := migrate.Status(cmd.Context(), pool)
+		if err != nil {
+			return err
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "VERSION\tDESCRIPTION\tAPPLIED AT")
+		for _, m := range state.Applied {
+			fmt.Fprintf(table, "%s\t%s\t%s\n", m.Version, m.Description, m.AppliedAt.UTC().Format(time.RFC3339))
+		}
+		for _, m := range state.Pending {
+			fmt.Fprintf(table, "%s\t%s\tpending\n", m.Version, m.Description)
+		}
+		return table.Flush()
+	})
+}
+
+func migrateVerifyCommand() *cobra.Command {
+	return onDatabase("verify", "Check that the database is exactly what the migrations leave", func(cmd *cobra.Command, pool *pgxpool.Pool) error {
+		if err := migrate.Verify(cmd.Context(), pool); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), "the database is what the migrations leave")
+		return err
+	})
+}
+
+// onDatabase is a command on one database.
+func onDatabase(use, short string, run func(*cobra.Command, *pgxpool.Pool) error) *cobra.Command {
+	var databaseURL string
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pool, err := openPool(cmd.Context(), databaseURL)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			return run(cmd, pool)
+		},
+	}
+	cmd.Flags().StringVar(&databaseURL, "database-url", "", "PostgreSQL URL (default $"+databaseURLVariable+")")
+	return cmd
+}
+
+func openPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
+	if databaseURL == "" {
+		databaseURL = os.Getenv(databaseURLVariable)
+	}
+	if databaseURL == "" {
+		return nil, errors.New("which database? Give --database-url or set " + databaseURLVariable)
+	}
+	return pgdb.NewPool(ctx, databaseURL)
+}
+
+// The commands below are for a checkout of the project: they write files.
+
+func migrateDiffCommand() *cobra.Command {
+	var devURL, root, name string
+	cmd := &cobra.Command{
+		Use:   "diff",
+		Short: "Write the migration from the directory to the declared schema",
+		Long:  "Compares the directory of migrations with the Ent entities and the declared SQL, and writes what is missing as the next migration. Writes nothing when they agree.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			changes, err := schemadiff.Diff(cmd.Context(), devURL, root)
+			if err != nil {
+				return err
+			}
+			if len(changes) == 0 {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), "the directory agrees with what is declared: nothing to write")
+				return err
+			}
+			file, err := schemadiff.Write(root, name, changes)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "wrote %s: read it, give the reasons in comments, then run stowage migrate hash and stowage migrate schema\n", file)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "what it does, as verb_object, for the file's name")
+	rootFlag(cmd, &root)
+	devURLFlag(cmd, &devURL)
+	return required(cmd, "name")
+}
+
+func migrateSchemaCommand() *cobra.Command {
+	var devURL, root string
+	cmd := &cobra.Command{
+		Use:   "schema",
+		Short: "Write schema.sql from the directory of migrations",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dump, err := schemadiff.Dump(cmd.Context(), devURL, root)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(root, "schema.sql"), []byte(dump), 0o644)
+		},
+	}
+	rootFlag(cmd, &root)
+	devURLFlag(cmd, &devURL)
+	return cmd
+}
+
+func migrateHashCommand() *cobra.Command {
+	var root string
+	cmd := &cobra.Command{
+		Use:   "hash",
+		Short: "Write atlas.sum for the directory of migrations as it is",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return schemadiff.Hash(root) },
+	}
+	rootFlag(cmd, &root)
+	return cmd
+}
+
+func rootFlag(cmd *cobra.Command, root *string) {
+	cmd.Flags().StringVar(root, "root", "migrate", "the folder of package migrate")
+}
+
+func devURLFlag(cmd *cobra.Command, devURL *string) {
+	cmd.Flags().StringVar(devURL, "dev-url", "", "PostgreSQL URL of a server where databases may be made and dropped")
+	required(cmd, "dev-url")
+}
+
+func required(cmd *cobra.Command, flag string) *cobra.Command {
+	if err := cmd.MarkFlagRequired(flag); err != nil {
+		panic(err) // only for a flag that was not declared above
+	}
+	return cmd
+}

@@ -1,0 +1,16 @@
+package migrate
+
+import (
+	"context"
+
+	atlas "ariga.io/atlas/sql/migrate"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ApplyDir is Apply with a directory of the test's own.
+func ApplyDir(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir, opts Options) error {
+	return apply(ctx, pool, dir, opts)
+}
+
+// SchemaSQL is the embedded dump.
+var SchemaSQL = schemaSQL
