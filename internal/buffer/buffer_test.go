@@ -99,3 +99,11 @@ func (b *bundle) dump(t *testing.T) map[string]string {
 	}
 	return dump
 }
+
+func (b *bundle) exists(t *testing.T, key string) bool {
+	t.Helper()
+	reply := b.do(t, "EXISTS", key)
+	n, err := reply.AsInt64()
+	require.NoError(t, err)
+	return n == 1
+}

@@ -18,6 +18,7 @@ if owner and owner ~= holder then return {1} end
 redis.call('SET', lease, holder, 'PX', ttl)
 
 local flushes, expired, corrupt, seen = {}, {}, {}, {}
+local any_quarantined = redis.call('SCARD', quarantine) > 0
 
 -- Markers have no leading zeros, so the shorter one is the smaller one.
 local function less(a, b)
@@ -32,63 +33,80 @@ local function smallest(fields)
   for i = 1, #fields, 2 do
     local marker, counter = string.match(fields[i], '^(%d+):(%l+)$')
     local known = counter == 'bytes' or counter == 'components' or counter == 'emissions'
-    if not known or not magnitude(marker) or not magnitude(fields[i + 1]) then return nil end
-    if best and marker ~= best then others = true end
-    if not best or less(marker, best) then
-      best, counters = marker, {bytes = '0', components = '0', emissions = '0'}
+    if not known or not magnitude(fields[i + 1]) then return nil end
+    if marker ~= best then
+      if not magnitude(marker) then return nil end
+      others = best ~= nil
+      if not best or less(marker, best) then
+        best, counters = marker, {bytes = '0', components = '0', emissions = '0'}
+      end
     end
     if marker == best then counters[counter] = fields[i + 1] end
   end
   return best, counters, others
 end
 
+-- freeze is true when it froze a flush, and true again when the buffer is
+-- empty now.
 local function freeze(member, buffer, flush)
-  local kind = redis.call('TYPE', buffer)['ok']
-  if kind == 'none' then
+  local fields = on_hash('HGETALL', buffer)
+  if fields and #fields == 0 then
     expired[#expired + 1] = member
-    return
+    return false
   end
-  local marker, counters, others
-  if kind == 'hash' then marker, counters, others = smallest(redis.call('HGETALL', buffer)) end
+  local marker, counters, others = smallest(fields or {})
   if not marker then
     corrupt[#corrupt + 1] = member
-    return
+    return false
   end
   local frozen = {'batch', batch, 'marker', marker, 'bytes', counters.bytes,
     'components', counters.components, 'emissions', counters.emissions}
   redis.call('HSET', flush, unpack(frozen))
   redis.call('HDEL', buffer, marker .. ':bytes', marker .. ':components', marker .. ':emissions')
-  redis.call('SADD', inflight, member)
-  if not others then redis.call('SREM', dirty_set(member), member) end
   flushes[#flushes + 1] = {member, frozen}
+  return true, not others
 end
 
 -- visit judges a member by the set it stands in: inflight promises a flush, a
--- dirty set a buffer.
+-- dirty set a buffer. It says whether the member belongs into inflight, and
+-- whether it belongs into its set no more.
 local function visit(member, set)
-  if seen[member] then return end
+  if seen[member] then return false end
   seen[member] = true
-  if redis.call('SISMEMBER', quarantine, member) == 1 then
-    redis.call('SREM', set, member)
-    return
-  end
+  if any_quarantined and redis.call('SISMEMBER', quarantine, member) == 1 then return false, true end
   local flush = prefix .. 'flush:' .. member
-  local kind = redis.call('TYPE', flush)['ok']
-  if kind == 'hash' then
-    if set ~= inflight then redis.call('SADD', inflight, member) end
-    flushes[#flushes + 1] = {member, redis.call('HGETALL', flush)}
-  elseif kind ~= 'none' then
+  local frozen = on_hash('HGETALL', flush)
+  if not frozen then
     corrupt[#corrupt + 1] = member
+    return false
+  elseif #frozen > 0 then
+    flushes[#flushes + 1] = {member, frozen}
+    return true
   elseif set == inflight then
     expired[#expired + 1] = member
-  else
-    freeze(member, prefix .. 'buf:' .. member, flush)
+    return false
+  end
+  return freeze(member, prefix .. 'buf:' .. member, flush)
+end
+
+-- Lua takes at most some thousands of arguments.
+local function in_parts(command, set, members)
+  for i = 1, #members, 1000 do
+    redis.call(command, set, unpack(members, i, math.min(i + 999, #members)))
   end
 end
 
+-- visit_some changes the sets last and in this order, so that even a script
+-- that fails half-way leaves each frozen flush in one of them.
 local function visit_some(set, count)
-  local members = redis.call('SRANDMEMBER', set, count)
-  for _, member in ipairs(members) do visit(member, set) end
+  local members, arriving, leaving = redis.call('SRANDMEMBER', set, count), {}, {}
+  for _, member in ipairs(members) do
+    local arrives, leaves = visit(member, set)
+    if arrives then arriving[#arriving + 1] = member end
+    if leaves then leaving[#leaving + 1] = member end
+  end
+  in_parts('SADD', inflight, arriving)
+  in_parts('SREM', set, leaving)
   return #members
 end
 

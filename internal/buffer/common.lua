@@ -14,6 +14,16 @@ local function misfit(kinds)
   end
 end
 
+-- on_hash is the reply of a command, nil when the key holds no hash. Any other
+-- error ends the script: that the cluster is moving a key, say, tells nothing
+-- about it.
+local function on_hash(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if not reply.err then return reply end
+  if string.find(reply.err, 'WRONGTYPE', 1, true) then return nil end
+  error(reply.err, 0)
+end
+
 -- magnitude is how many digits an integer has, nil for what HINCRBY would
 -- not take as one.
 local function magnitude(text)

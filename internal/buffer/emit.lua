@@ -15,13 +15,11 @@ local fields = {marker .. ':bytes', marker .. ':components', marker .. ':emissio
 -- 18 digits, a delta too, and their sum fits in 64 bits.
 local function takes(buffer, member)
   if redis.call('SISMEMBER', KEYS[1], member) == 1 then return false end
-  local kind = redis.call('TYPE', buffer)['ok']
-  if kind == 'none' then return true end
-  if kind ~= 'hash' then return false end
-  for _, value in ipairs(redis.call('HMGET', buffer, unpack(fields))) do
+  local values = on_hash('HMGET', buffer, unpack(fields))
+  for _, value in ipairs(values or {}) do
     if value and (magnitude(value) or 19) > 18 then return false end
   end
-  return true
+  return values ~= nil
 end
 
 -- add is false when Redis refused after all (an ACL, say). The scope is dirty

@@ -27,27 +27,55 @@ func parseFlush(scope accounting.Scope, fields map[string]string) (accounting.Fl
 	if len(fields) != 5 {
 		return accounting.Flush{}, fmt.Errorf("flush has %d fields instead of 5", len(fields))
 	}
-	batch, errBatch := uuid.Parse(fields[fieldBatch])
-	marker, errMarker := strconv.ParseInt(fields[fieldMarker], 10, 64)
-	bytes, errBytes := strconv.ParseInt(fields[fieldBytes], 10, 64)
-	components, errComponents := strconv.ParseInt(fields[fieldComponents], 10, 64)
-	emissions, errEmissions := strconv.ParseInt(fields[fieldEmissions], 10, 64)
+	batch, errBatch := parseBatch(fields[fieldBatch])
+	marker, errMarker := parseMarker(fields[fieldMarker])
+	bytes, errBytes := parseNumber(fields[fieldBytes])
+	components, errComponents := parseNumber(fields[fieldComponents])
+	emissions, errEmissions := parseNumber(fields[fieldEmissions])
 	return accounting.Flush{
-		Scope: scope, BatchID: batch, Marker: accounting.Marker(marker),
+		Scope: scope, BatchID: batch, Marker: marker,
 		Counters:  accounting.Counters{Bytes: bytes, Components: components},
 		Emissions: emissions,
 	}, errors.Join(errBatch, errMarker, errBytes, errComponents, errEmissions)
 }
 
+// parseBatch takes a batch id only as Claim writes it: finish.lua compares
+// text, and the ledger is partitioned by the time in it.
+func parseBatch(text string) (uuid.UUID, error) {
+	batch, err := uuid.Parse(text)
+	if err == nil && (batch.String() != text || batch.Version() != 7) {
+		err = fmt.Errorf("batch %q is no UUIDv7 in lower case", text)
+	}
+	return batch, err
+}
+
+// parseNumber takes what claim.lua takes: no sign but a minus, no leading zero.
+func parseNumber(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err == nil && strconv.FormatInt(n, 10) != text {
+		err = fmt.Errorf("%q is not written as Redis writes numbers", text)
+	}
+	return n, err
+}
+
+func parseMarker(text string) (accounting.Marker, error) {
+	n, err := parseNumber(text)
+	if err == nil && n < 0 {
+		err = fmt.Errorf("marker %d is before 1970", n)
+	}
+	return accounting.Marker(n), err
+}
+
 // parseBuffer reads the hash of a buffer, sorted by marker.
 func parseBuffer(fields map[string]string) ([]MarkedCounters, error) {
 	byMarker := make(map[accounting.Marker]MarkedCounters)
-	for field, text := range fields {
-		marker, counter, err := parseField(field)
+	for field, number := range fields {
+		text, counter, _ := strings.Cut(field, ":")
+		marker, err := parseMarker(text)
 		if err != nil {
 			return nil, err
 		}
-		value, err := strconv.ParseInt(text, 10, 64)
+		value, err := parseNumber(number)
 		if err != nil {
 			return nil, err
 		}
@@ -71,10 +99,4 @@ func parseBuffer(fields map[string]string) ([]MarkedCounters, error) {
 	}
 	slices.SortFunc(sorted, func(a, b MarkedCounters) int { return cmp.Compare(a.Marker, b.Marker) })
 	return sorted, nil
-}
-
-func parseField(field string) (accounting.Marker, string, error) {
-	text, counter, _ := strings.Cut(field, ":")
-	marker, err := strconv.ParseInt(text, 10, 64)
-	return accounting.Marker(marker), counter, err
 }

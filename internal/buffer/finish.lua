@@ -8,7 +8,8 @@ if wrong then return wrong end
 
 for i = 1, #KEYS - #SETS do
   local flush, member, batch = KEYS[#SETS + i], ARGV[2 * i - 1], ARGV[2 * i]
-  if redis.call('TYPE', flush)['ok'] == 'hash' and redis.call('HGET', flush, 'batch') == batch then
+  local found = on_hash('HMGET', flush, 'batch')
+  if found and found[1] == batch then
     redis.call('DEL', flush)
     redis.call('SREM', KEYS[2], member)
   end

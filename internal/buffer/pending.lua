@@ -3,18 +3,9 @@
 -- Reply: for each scope {{field, value, ...} of the flush, the same of the
 --        buffer}, or an empty array when either is of a wrong type.
 
-local function readable(key)
-  local kind = redis.call('TYPE', key)['ok']
-  return kind == 'none' or kind == 'hash'
-end
-
 local replies = {}
 for i = 1, #KEYS, 2 do
-  local flush, buffer = KEYS[i], KEYS[i + 1]
-  if readable(flush) and readable(buffer) then
-    replies[#replies + 1] = {redis.call('HGETALL', flush), redis.call('HGETALL', buffer)}
-  else
-    replies[#replies + 1] = {}
-  end
+  local flush, buffer = on_hash('HGETALL', KEYS[i]), on_hash('HGETALL', KEYS[i + 1])
+  replies[#replies + 1] = flush and buffer and {flush, buffer} or {}
 end
 return replies

@@ -1,0 +1,314 @@
+package buffer
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/redistest"
+)
+
+// pending is what the buffer holds for one scope.
+func (b *bundle) pending(t *testing.T, s accounting.Scope) Pending {
+	t.Helper()
+	all, err := b.Pending(context.WithoutCancel(t.Context()), []accounting.Scope{s})
+	require.NoError(t, err)
+	require.Contains(t, all, s)
+	return all[s]
+}
+
+func marked(marker accounting.Marker, bytes, components, emissions int64) MarkedCounters {
+	return MarkedCounters{Marker: marker, Counters: accounting.Counters{Bytes: bytes, Components: components}, Emissions: emissions}
+}
+
+func TestEmit(t *testing.T) {
+	t.Parallel()
+
+	t.Run("adds signed deltas by scope and marker", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.emit(t, 5, delta(b.namespace, 10, 1), delta(b.repository, 30, 1))
+		b.emit(t, 5, delta(b.namespace, -25, -2))
+		b.emit(t, 0, delta(b.namespace, 1, 0))
+		require.Equal(t, []MarkedCounters{marked(0, 1, 0, 1), marked(5, -15, -1, 2)}, b.pending(t, b.namespace).Buffered)
+		require.Equal(t, []MarkedCounters{marked(5, 30, 1, 1)}, b.pending(t, b.repository).Buffered)
+		require.Equal(t, []string{member(b.namespace)}, b.members(t, dirtyNamespaceName))
+		require.Equal(t, []string{member(b.repository)}, b.members(t, dirtyRepositoryName))
+	})
+
+	t.Run("without deltas asks nothing of Redis", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.server.Stop()
+		b.emit(t, 0)
+	})
+
+	t.Run("AC13 every emit refreshes the TTL, and nothing else has one", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
+		b.claim(t)
+		b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
+		for _, s := range []accounting.Scope{b.namespace, b.repository} {
+			key := bufferKey(b.bucket, member(s))
+			b.do(t, "PEXPIRE", key, "5000")
+			b.emit(t, 7, delta(s, 1, 1))
+			require.Greater(t, b.ttl(t, key), time.Hour-time.Minute)
+			b.do(t, "PEXPIRE", key, "5000")
+			b.emit(t, 7, delta(s, 1, 1))
+			require.Greater(t, b.ttl(t, key), time.Hour-time.Minute)
+			require.Negative(t, b.ttl(t, flushKey(b.bucket, member(s))))
+		}
+		for _, name := range []string{dirtyNamespaceName, dirtyRepositoryName, inFlightName} {
+			require.Negative(t, b.ttl(t, b.set(name)))
+		}
+	})
+
+	for name, tc := range map[string]struct {
+		scope    func(b *bundle) accounting.Scope
+		marker   accounting.Marker
+		bytes    int64
+		expected string
+	}{
+		"a scope of another namespace": {scope: func(*bundle) accounting.Scope { return accounting.NamespaceScope(uuid.New()) }, expected: "is of namespace"},
+		"a namespace with another id": {scope: func(b *bundle) accounting.Scope {
+			return accounting.Scope{Kind: accounting.KindNamespace, ID: uuid.New(), Namespace: b.namespace.ID}
+		}, expected: "has the id"},
+		"an unknown kind": {scope: func(b *bundle) accounting.Scope {
+			return accounting.Scope{Kind: 3, ID: uuid.New(), Namespace: b.namespace.ID}
+		}, expected: "scope_kind(3)"},
+		"a negative marker":  {marker: -1, expected: "marker -1"},
+		"a marker too large": {marker: ceiling, expected: "marker 1000000000000000000"},
+		"a delta too large":  {bytes: ceiling, expected: "1000000000000000000 bytes"},
+		"a delta too small":  {bytes: -ceiling, expected: "-1000000000000000000 bytes"},
+	} {
+		t.Run("E14 refuses before anything is changed: "+name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			scope := b.repository
+			if tc.scope != nil {
+				scope = tc.scope(b)
+			}
+			_, err := b.Emit(t.Context(), b.namespace.ID, tc.marker, []accounting.Delta{delta(b.namespace, 1, 1), delta(scope, tc.bytes, 1)})
+			require.ErrorContains(t, err, tc.expected)
+			require.Empty(t, b.dump(t))
+		})
+	}
+
+	for _, name := range []string{dirtyNamespaceName, dirtyRepositoryName, quarantineName, inFlightName} {
+		t.Run("E14 a set of a wrong type leaves everything unchanged: "+name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
+			b.do(t, "DEL", b.set(name))
+			b.do(t, "SET", b.set(name), "text")
+			before := b.dump(t)
+			_, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1), delta(b.repository, 1, 1)})
+			require.ErrorContains(t, err, b.set(name)+" is a string, not a set")
+			require.ErrorContains(t, err, "rename or delete it")
+			require.Equal(t, before, b.dump(t))
+		})
+	}
+
+	for name, spoil := range map[string][]string{
+		"wrong type":             {"SET", "KEY", "text"},
+		"a list":                 {"RPUSH", "KEY", "text"},
+		"text for a number":      {"HSET", "KEY", "9:components", "text"},
+		"a number with a zero":   {"HSET", "KEY", "9:components", "007"},
+		"a fraction":             {"HSET", "KEY", "9:components", "1.5"},
+		"an empty number":        {"HSET", "KEY", "9:components", ""},
+		"nearly an overflow":     {"HSET", "KEY", "9:bytes", strconv.Itoa(1<<63 - 1)},
+		"nearly an underflow":    {"HSET", "KEY", "9:bytes", strconv.Itoa(-1 << 63)},
+		"nineteen digits":        {"HSET", "KEY", "9:emissions", "1000000000000000000"},
+		"more digits than int64": {"HSET", "KEY", "9:bytes", "99999999999999999999999999"},
+	} {
+		t.Run("E14 a bad buffer fails alone and unchanged: "+name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			other := accounting.RepositoryScope(b.namespace.ID, uuid.Must(uuid.NewV7()))
+			key := bufferKey(b.bucket, member(b.repository))
+			spoil[1] = key
+			b.do(t, spoil...)
+			before := b.dump(t)
+			failed, err := b.Emit(t.Context(), b.namespace.ID, 9, []accounting.Delta{
+				delta(b.namespace, 1, 1), delta(b.repository, 1, 1), delta(other, 2, 1),
+			})
+			require.NoError(t, err)
+			require.Equal(t, []accounting.Scope{b.repository}, failed)
+			require.Equal(t, before[key], b.dump(t)[key])
+			require.NotContains(t, b.members(t, dirtyRepositoryName), member(b.repository))
+			require.Equal(t, []MarkedCounters{marked(9, 1, 1, 1)}, b.pending(t, b.namespace).Buffered)
+			require.Equal(t, []MarkedCounters{marked(9, 2, 1, 1)}, b.pending(t, other).Buffered)
+		})
+	}
+
+	t.Run("E14 eighteen digits on both sides are added", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.emit(t, ceiling-1, delta(b.namespace, ceiling-1, 1-ceiling))
+		b.emit(t, ceiling-1, delta(b.namespace, ceiling-1, 1-ceiling))
+		require.Equal(t, []MarkedCounters{marked(ceiling-1, 2*ceiling-2, 2-2*ceiling, 2)}, b.pending(t, b.namespace).Buffered)
+	})
+
+	t.Run("E14 a scope that Redis refuses half-way is failed and noticed by the claim", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.do(t, "ACL", "SETUSER", "default", "-hincrby")
+		failed, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1), delta(b.repository, 1, 1)})
+		require.NoError(t, err)
+		require.Equal(t, []accounting.Scope{b.namespace, b.repository}, failed)
+		require.ElementsMatch(t, failed, b.claim(t).Expired)
+	})
+
+	t.Run("E14 a caller that goes away leaves all of an emission or nothing", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var done int64
+		for i := range 300 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%50)*10*time.Microsecond)
+			if _, err := b.Emit(ctx, b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1), delta(b.repository, 1, 1)}); err == nil {
+				done++
+			}
+			cancel()
+		}
+		n, r := b.pending(t, b.namespace).Buffered, b.pending(t, b.repository).Buffered
+		require.Equal(t, n, r)
+		require.Len(t, n, 1)
+		require.Equal(t, marked(0, n[0].Bytes, n[0].Bytes, n[0].Bytes), n[0])
+		require.GreaterOrEqual(t, n[0].Bytes, done)
+	})
+
+	t.Run("a scope in quarantine takes no deltas and says so", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.emit(t, 0, delta(b.repository, 1, 1))
+		require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
+		failed, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1), delta(b.repository, 1, 1)})
+		require.NoError(t, err)
+		require.Equal(t, []accounting.Scope{b.repository}, failed)
+		require.Equal(t, []MarkedCounters{marked(0, 1, 1, 1)}, b.pending(t, b.repository).Buffered, "kept as it was")
+		require.Empty(t, b.members(t, dirtyRepositoryName))
+	})
+
+	t.Run("AC7 Redis that is down or frozen costs no more than the context allows", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.emit(t, 0, delta(b.namespace, 1, 1))
+		b.server.Pause()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		_, err := b.Emit(ctx, b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Less(t, time.Since(start), 2*time.Second)
+		b.server.Resume()
+		b.server.Stop()
+		_, err = b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
+		require.Error(t, err)
+	})
+
+	for name, cfg := range map[string]Config{
+		"zero": {}, "a microsecond": {TTL: time.Microsecond, LeaseTTL: time.Microsecond},
+	} {
+		t.Run("a TTL at which Redis would drop the buffer at once is refused: "+name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			_, err := New(b.client, cfg).Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
+			require.ErrorContains(t, err, "must be at least 1ms")
+			_, err = New(b.client, cfg).Claim(t.Context(), b.bucket, "holder", uuid.Must(uuid.NewV7()), 1)
+			require.ErrorContains(t, err, "must be at least 1ms")
+		})
+	}
+}
+
+// ttl is negative for a key that never expires.
+func (b *bundle) ttl(t *testing.T, key string) time.Duration {
+	t.Helper()
+	reply := b.do(t, "PTTL", key)
+	ms, err := reply.AsInt64()
+	require.NoError(t, err)
+	require.NotEqual(t, int64(-2), ms, "%s is missing", key)
+	return time.Duration(ms) * time.Millisecond
+}
+
+// TestEmitIsNeverRepeated loses the answer of an emission that was executed. The
+// client may retry what it likes: it has rueidis's defaults.
+func TestEmitIsNeverRepeated(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.emit(t, 0, delta(b.namespace, 1, 1)) // Redis knows the script now
+	proxy := newProxy(t, b.server)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{proxy.addr}, ForceSingleClient: true, DisableCache: true, PipelineMultiplex: -1,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+
+	proxy.mute.Store(true)
+	_, err = New(client, b.cfg).Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, []MarkedCounters{marked(0, 2, 2, 2)}, b.pending(t, b.namespace).Buffered)
+	require.EqualValues(t, 1, proxy.answersLost.Load())
+}
+
+// proxy stands between a client and Redis. While mute, it closes the connection
+// in place of passing an answer on.
+type proxy struct {
+	addr        string
+	mute        atomic.Bool
+	answersLost atomic.Int64
+}
+
+func newProxy(t *testing.T, server *redistest.Server) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	p := &proxy{addr: listener.Addr().String()}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(client, server.Addr)
+		}
+	}()
+	return p
+}
+
+func (p *proxy) serve(client net.Conn, addr string) {
+	defer client.Close()
+	redis, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer redis.Close()
+	go func() {
+		_, _ = io.Copy(redis, client)
+		redis.Close()
+	}()
+	answer := make([]byte, 1<<16)
+	for {
+		n, err := redis.Read(answer)
+		if err != nil {
+			return
+		}
+		if p.mute.Load() {
+			p.answersLost.Add(1)
+			return
+		}
+		if _, err := client.Write(answer[:n]); err != nil {
+			return
+		}
+	}
+}
