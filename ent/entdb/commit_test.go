@@ -66,16 +66,17 @@ func TestUnknownCommitEmitsNothingAndIsRequested(t *testing.T) {
 			var p *proxy
 			b := setup(t, func(cfg *entdb.Config) { p, cfg.Pool = proxied(t, cfg.Pool, reaches) })
 			r := b.npm(t)
+			b.publish(t, r, 1)
 			p.arm()
 			err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 				return newVersion(tx, r, 100).Exec(ctx)
 			})
 			p.disarm()
 			require.ErrorIs(t, err, entdb.ErrCommitUnknown)
-			require.Empty(t, b.recorder.Emissions())
+			require.Len(t, b.recorder.Emissions(), 1)
 			b.requireRequested(t, b.namespace.ID)
 			require.Eventually(t, func() bool {
-				return (b.db.NPMVersion.Query().CountX(t.Context()) == 1) == reaches
+				return (b.db.NPMVersion.Query().CountX(t.Context()) == 2) == reaches
 			}, 10*time.Second, 10*time.Millisecond)
 		})
 	}
@@ -150,8 +151,9 @@ func proxied(t *testing.T, pool *pgxpool.Pool, reaches bool) (*proxy, *pgxpool.P
 	addr := listener.Addr().(*net.TCPAddr)
 	cfg.ConnConfig.Host, cfg.ConnConfig.Port = "127.0.0.1", uint16(addr.Port)
 	// The statement's text travels with every execution, so that the proxy
-	// sees the COMMIT.
-	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	// sees the COMMIT, and the one connection has it described already.
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	cfg.MaxConns = 1
 	through, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {

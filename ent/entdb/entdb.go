@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coder/quartz"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
@@ -66,6 +67,7 @@ func (c *Config) validate() error {
 		}
 	}
 	need(c.Pool != nil, "Pool", "is nil: give the registry's pgx pool")
+	need(c.Pool == nil || describes(c.Pool), "Pool", "its DefaultQueryExecMode cannot send arrays: use cache_statement (the default of pgx), or cache_describe behind pgbouncer")
 	need((c.Redis == nil) != (c.Emitter == nil), "Redis", "give a rueidis client, or an Emitter in its place, and not both")
 	need(c.Logger != nil, "Logger", "is nil: give a logger, or slog.New(slog.DiscardHandler)")
 	need(c.Registerer != nil, "Registerer", "is nil: give a registerer, or prometheus.NewRegistry()")
@@ -73,6 +75,13 @@ func (c *Config) validate() error {
 	need(c.CommitTimeout >= 0, "CommitTimeout", fmt.Sprintf("%s is below zero", c.CommitTimeout))
 	need(c.BufferTTL >= 0, "BufferTTL", fmt.Sprintf("%s is below zero", c.BufferTTL))
 	return errors.Join(errs...)
+}
+
+// describes reports whether the pool asks the server for the types of
+// parameters, without which pgx cannot encode an array of ids.
+func describes(pool *pgxpool.Pool) bool {
+	mode := pool.Config().ConnConfig.DefaultQueryExecMode
+	return mode != pgx.QueryExecModeExec && mode != pgx.QueryExecModeSimpleProtocol
 }
 
 func (c *Config) setDefaults() {

@@ -36,7 +36,7 @@ type bundle struct {
 func setup(t *testing.T, configure ...func(*entdb.Config)) *bundle {
 	t.Helper()
 	b := &bundle{pool: dbtest.New(t), recorder: &entdb.Recorder{}, registry: prometheus.NewRegistry()}
-	cfg := entdb.Config{Pool: b.pool, Emitter: b.recorder, Logger: slog.New(slog.DiscardHandler), Registerer: b.registry}
+	cfg := entdb.Config{Pool: b.pool, Emitter: b.recorder, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: b.registry}
 	for _, c := range configure {
 		c(&cfg)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
 // Publish stores a version with its blobs. Publishing identical content again

@@ -1,0 +1,356 @@
+package entpublish_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/ent/entpublish"
+	"github.com/stowage-dev/stowage/ent/schematype"
+)
+
+// eachFormat runs a rule for the three formats side by side.
+func eachFormat(t *testing.T, rule func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID)) {
+	t.Helper()
+	for _, format := range schematype.Formats() {
+		t.Run(format.String(), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			rule(t, b, format, b.repository(t, format))
+			b.requireExact(t)
+		})
+	}
+}
+
+func TestPublishCountsWhatIsNew(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		ctx := t.Context()
+		first, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob("a", 100)}})
+		require.NoError(t, err)
+		require.True(t, first.Created)
+		require.Equal(t, int64(110), first.Size, "a blob listed twice counts once")
+		second, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 2), Blobs: []entpublish.Blob{blob("a", 100), blob("c", 1)}})
+		require.NoError(t, err)
+		require.NotEqual(t, first.ID, second.ID)
+		require.Equal(t, entdb.Counters{Bytes: 211, Components: 2}, b.recorder.Repository(repository))
+		require.Equal(t, entdb.Counters{Bytes: 111, Components: 2}, b.recorder.Namespace(b.namespace), "the shared blob counts once")
+	})
+}
+
+func TestPublishAgainIsIdempotent(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		ctx := t.Context()
+		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob("empty", 0)}}
+		first, err := b.publish(ctx, v)
+		require.NoError(t, err)
+		emitted := len(b.recorder.Emissions())
+		again, err := b.publish(ctx, v)
+		require.NoError(t, err)
+		require.Equal(t, entpublish.Published{ID: first.ID, Size: 100}, again)
+		require.Len(t, b.recorder.Emissions(), emitted, "nothing changed, nothing emitted")
+	})
+}
+
+func TestPublishOtherContent(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		ctx := t.Context()
+		publish := func(blobs ...entpublish.Blob) (entpublish.Published, error) {
+			return b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 1), Blobs: blobs})
+		}
+		_, err := publish(blob("a", 100), blob("b", 10))
+		require.NoError(t, err)
+		for name, blobs := range map[string][]entpublish.Blob{
+			"more":  {blob("a", 100), blob("b", 10), blob("c", 0)},
+			"other": {blob("a", 100), blob("d", 10)},
+		} {
+			published, err := publish(blobs...)
+			if format == schematype.FormatMaven {
+				require.NoError(t, err, "a Maven version is deployed file by file: %s", name)
+				require.False(t, published.Created)
+			} else {
+				require.ErrorIs(t, err, entpublish.ErrConflict, name)
+			}
+		}
+		fewer, err := publish(blob("a", 100))
+		if format == schematype.FormatMaven {
+			require.NoError(t, err)
+			require.Equal(t, int64(120), fewer.Size)
+		} else {
+			require.ErrorIs(t, err, entpublish.ErrConflict)
+		}
+	})
+}
+
+func TestSoftDeletedCountsUntilPurged(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		ctx := t.Context()
+		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 5 << 20)}}
+		full := entdb.Counters{Bytes: 5 << 20, Components: 1}
+		first, err := b.publish(ctx, v)
+		require.NoError(t, err)
+		for range 2 {
+			require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }))
+			require.Equal(t, full, b.recorder.Repository(repository))
+		}
+		for range 2 {
+			require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, v.Ref) }))
+		}
+		require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }))
+		restored, err := b.publish(ctx, v)
+		require.NoError(t, err)
+		require.Equal(t, entpublish.Published{ID: first.ID, Restored: true, Size: 5 << 20}, restored)
+		require.Equal(t, full, b.recorder.Namespace(b.namespace))
+
+		require.NoError(t, b.purge(ctx, v.Ref))
+		require.Equal(t, entdb.Counters{}, b.recorder.Repository(repository))
+		require.ErrorIs(t, b.purge(ctx, v.Ref), entpublish.ErrNotFound)
+		require.ErrorIs(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }), entpublish.ErrNotFound)
+		require.ErrorIs(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, v.Ref) }), entpublish.ErrNotFound)
+
+		again, err := b.publish(ctx, v)
+		require.NoError(t, err)
+		require.True(t, again.Created)
+		require.Equal(t, full, b.recorder.Namespace(b.namespace), "publish, unpublish, publish the same bytes")
+	})
+}
+
+func TestCollectBlobs(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		ctx := t.Context()
+		shared := blob("shared", 1000)
+		for n := range 3 {
+			_, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, n), Blobs: []entpublish.Blob{shared, blob(fmt.Sprint("own", n), 1)}})
+			require.NoError(t, err)
+		}
+		for n := range 2 {
+			require.NoError(t, b.purge(ctx, ref(repository, format, n)))
+		}
+		require.Equal(t, entdb.Counters{Bytes: 1003, Components: 1}, b.recorder.Namespace(b.namespace), "blobs stay until they are collected")
+
+		collected, err := b.collect(ctx, time.Hour)
+		require.NoError(t, err)
+		require.Empty(t, collected, "the grace period keeps young ones")
+		collected, err = b.collect(ctx, 0)
+		require.NoError(t, err)
+		require.ElementsMatch(t, []entpublish.Blob{blob("own0", 1), blob("own1", 1)}, collected, "and a blob of a kept version stays")
+		require.Equal(t, entdb.Counters{Bytes: 1001, Components: 1}, b.recorder.Namespace(b.namespace))
+	})
+}
+
+func TestPutBlobsAheadOfTheirVersion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	for range 2 {
+		require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error {
+			return entpublish.PutBlobs(ctx, tx, b.namespace, []entpublish.Blob{blob("a", 7)})
+		}))
+	}
+	require.Equal(t, entdb.Counters{Bytes: 7}, b.recorder.Namespace(b.namespace))
+	err := b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error {
+		return entpublish.PutBlobs(ctx, tx, b.namespace, []entpublish.Blob{blob("a", 8)})
+	})
+	require.ErrorIs(t, err, entpublish.ErrConflict)
+	b.requireExact(t)
+}
+
+func TestDeleteRepositoryWithContent(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		ctx := t.Context()
+		kept := b.repository(t, format)
+		for n := range 3 {
+			_, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, n), Blobs: []entpublish.Blob{blob("shared", 10), blob(fmt.Sprint(n), 1)}})
+			require.NoError(t, err)
+		}
+		require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, ref(repository, format, 1)) }))
+		_, err := b.publish(ctx, entpublish.Version{Ref: ref(kept, format, 1), Blobs: []entpublish.Blob{blob("shared", 10)}})
+		require.NoError(t, err)
+
+		remove := func(ctx context.Context, tx *entdb.Tx) error { return entpublish.DeleteRepository(ctx, tx, repository) }
+		require.NoError(t, b.in(ctx, remove))
+		require.ErrorIs(t, b.in(ctx, remove), entdb.ErrRepository)
+		require.Equal(t, entdb.Counters{Bytes: 13, Components: 1}, b.recorder.Namespace(b.namespace))
+		_, err = b.collect(ctx, 0)
+		require.NoError(t, err)
+		require.Equal(t, entdb.Counters{Bytes: 10, Components: 1}, b.recorder.Namespace(b.namespace))
+		var left int
+		require.NoError(t, b.pool.QueryRow(ctx, `SELECT count(*) FROM blob_storage_attachments WHERE repository_id = $1`, repository).Scan(&left))
+		require.Zero(t, left)
+		_, err = b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 9)})
+		require.ErrorIs(t, err, entdb.ErrRepository)
+	})
+}
+
+func TestBadInputIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	npm, container := b.repository(t, schematype.FormatNPM), b.repository(t, schematype.FormatContainer)
+	virtual := b.repositoryOfKind(t, schematype.FormatNPM, schematype.KindVirtual)
+	good := ref(npm, schematype.FormatNPM, 1)
+	for name, c := range map[string]struct {
+		version entpublish.Version
+		want    error
+		text    string
+	}{
+		"no name":                     {entpublish.Version{Ref: entpublish.Ref{RepositoryID: npm, Version: "1"}}, entpublish.ErrInvalid, "name is empty"},
+		"npm without a version":       {entpublish.Version{Ref: entpublish.Ref{RepositoryID: npm, Name: "x"}}, entpublish.ErrInvalid, "needs a version"},
+		"npm with a digest":           {entpublish.Version{Ref: entpublish.Ref{RepositoryID: npm, Name: "x", Version: "1", Digest: digest("d")}}, entpublish.ErrInvalid, "no digest"},
+		"container without a digest":  {entpublish.Version{Ref: entpublish.Ref{RepositoryID: container, Name: "x"}}, entpublish.ErrInvalid, "needs a digest"},
+		"container with a version":    {entpublish.Version{Ref: entpublish.Ref{RepositoryID: container, Name: "x", Version: "1", Digest: digest("d")}}, entpublish.ErrInvalid, `version "1"`},
+		"negative size":               {entpublish.Version{Ref: good, Blobs: []entpublish.Blob{blob("a", -1)}}, entpublish.ErrInvalid, "-1 bytes"},
+		"too large":                   {entpublish.Version{Ref: good, Blobs: []entpublish.Blob{blob("a", 1<<50+1)}}, entpublish.ErrInvalid, "1125899906842625 bytes"},
+		"too large together":          {entpublish.Version{Ref: good, Blobs: []entpublish.Blob{blob("a", 1<<50), blob("b", 1)}}, entpublish.ErrInvalid, "together"},
+		"one digest, two sizes":       {entpublish.Version{Ref: good, Blobs: []entpublish.Blob{blob("a", 1), blob("a", 2)}}, entpublish.ErrInvalid, "with 1 and with 2 bytes"},
+		"virtual":                     {entpublish.Version{Ref: ref(virtual, schematype.FormatNPM, 1)}, entdb.ErrVirtual, "virtual"},
+		"a repository that is absent": {entpublish.Version{Ref: ref(uuid.New(), schematype.FormatNPM, 1)}, entdb.ErrRepository, "no such repository"},
+	} {
+		_, err := b.publish(t.Context(), c.version)
+		require.ErrorIs(t, err, c.want, name)
+		require.ErrorContains(t, err, c.text, name)
+	}
+	err := b.in(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+		_, err := entpublish.CollectBlobs(ctx, tx, b.namespace, -1, 1)
+		require.ErrorIs(t, err, entpublish.ErrInvalid)
+		_, err = entpublish.CollectBlobs(ctx, tx, b.namespace, 0, 0)
+		require.ErrorIs(t, err, entpublish.ErrInvalid)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Empty(t, b.recorder.Emissions())
+	b.requireExact(t)
+}
+
+func TestSizeConflictIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	npm := b.repository(t, schematype.FormatNPM)
+	_, err := b.publish(t.Context(), entpublish.Version{Ref: ref(npm, schematype.FormatNPM, 1), Blobs: []entpublish.Blob{blob("a", 1)}})
+	require.NoError(t, err)
+	_, err = b.publish(t.Context(), entpublish.Version{Ref: ref(npm, schematype.FormatNPM, 2), Blobs: []entpublish.Blob{blob("a", 2)}})
+	require.ErrorIs(t, err, entpublish.ErrConflict)
+	require.ErrorContains(t, err, "the namespace has it with 1 bytes")
+	b.requireExact(t)
+}
+
+func TestTwentyDeletersOfOneManifest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	repository := b.repository(t, schematype.FormatContainer)
+	v := entpublish.Version{Ref: ref(repository, schematype.FormatContainer, 1), Blobs: []entpublish.Blob{blob("layer", 10 << 20)}}
+	_, err := b.publish(t.Context(), v)
+	require.NoError(t, err)
+	var deleted atomic.Int64
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if b.purge(t.Context(), v.Ref) == nil {
+				deleted.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, int64(1), deleted.Load())
+	require.Equal(t, entdb.Counters{}, b.recorder.Repository(repository))
+	b.requireExact(t)
+}
+
+func TestFiftyPushesShareALayer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	repository := b.repository(t, schematype.FormatContainer)
+	var wg sync.WaitGroup
+	for n := range 50 {
+		wg.Go(func() {
+			_, err := b.publish(t.Context(), entpublish.Version{
+				Ref:   ref(repository, schematype.FormatContainer, n),
+				Blobs: []entpublish.Blob{blob("shared", 100<<20), blob(fmt.Sprint("own", n), 1<<20)},
+			})
+			require.NoError(t, err)
+		})
+	}
+	wg.Wait()
+	require.Equal(t, entdb.Counters{Bytes: 150 << 20, Components: 50}, b.recorder.Namespace(b.namespace))
+	b.requireExact(t)
+}
+
+// Collectors, publishers and purgers meet on the same few blobs and versions.
+func TestCollectorBesidePublishers(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		const rounds = 40
+		ctx := t.Context()
+		var wg sync.WaitGroup
+		for w := range 3 {
+			wg.Go(func() {
+				for n := range rounds {
+					_, err := b.publish(ctx, entpublish.Version{
+						Ref:   ref(repository, format, (w+n)%4),
+						Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob(fmt.Sprint((w + n) % 4), 1)},
+					})
+					require.NoError(t, err)
+				}
+			})
+			wg.Go(func() {
+				for n := range rounds {
+					if err := b.purge(ctx, ref(repository, format, (w+n)%4)); err != nil {
+						require.ErrorIs(t, err, entpublish.ErrNotFound)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for range rounds {
+				_, err := b.collect(ctx, 0)
+				require.NoError(t, err)
+			}
+		})
+		wg.Wait()
+	})
+}
+
+// A publish extends a Maven version while another deletes the repository.
+func TestDeleteRepositoryBesidePublishers(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+		var wg sync.WaitGroup
+		for n := range 20 {
+			wg.Go(func() {
+				_, err := b.publish(t.Context(), entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob(fmt.Sprint(n), 1)}})
+				if err != nil && format != schematype.FormatMaven {
+					require.True(t, isOneOf(err, entpublish.ErrConflict, entdb.ErrRepository), "%v", err)
+				} else if err != nil {
+					require.ErrorIs(t, err, entdb.ErrRepository)
+				}
+			})
+		}
+		wg.Go(func() {
+			require.NoError(t, b.in(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+				return entpublish.DeleteRepository(ctx, tx, repository)
+			}))
+		})
+		wg.Wait()
+	})
+}
+
+func isOneOf(err error, targets ...error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
