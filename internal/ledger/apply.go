@@ -94,21 +94,24 @@ func applyHalves(ctx context.Context, db DB, flushes []accounting.Flush) ([]Resu
 func applyTogether(ctx context.Context, db DB, flushes []accounting.Flush) ([]Result, error) {
 	c := columnsOf(flushes)
 	var entered map[entry]accounting.Outcome
-	err := inLedger(ctx, db, c.batches, func(tx pgx.Tx) error {
-		if _, err := lock(ctx, tx, lockRepositories, c.repositories); err != nil {
-			return err
-		}
-		if _, err := lock(ctx, tx, lockNamespaces, c.namespaces); err != nil {
-			return err
-		}
-		var err error
-		entered, err = enter(ctx, tx, c)
+	err := inLedger(ctx, db, c.batches, func(tx pgx.Tx) (err error) {
+		entered, err = lockAndEnter(ctx, tx, c)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return judge(flushes, entered), nil
+}
+
+func lockAndEnter(ctx context.Context, tx pgx.Tx, c columns) (map[entry]accounting.Outcome, error) {
+	if _, err := lock(ctx, tx, lockRepositories, c.repositories); err != nil {
+		return nil, err
+	}
+	if _, err := lock(ctx, tx, lockNamespaces, c.namespaces); err != nil {
+		return nil, err
+	}
+	return enter(ctx, tx, c)
 }
 
 // entry is the key of a ledger row.

@@ -103,30 +103,30 @@ func namespaceRows() rows {
 // commit. %[1]s to %[5]d: table, key, bytes, components, kind.
 const writeBackSQL = `
 WITH value AS (
-	SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v (id, bytes, components)
+	SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v (scope_id, bytes, components)
 ), since AS (
-	SELECT scope_id AS id, sum(bytes)::bigint AS bytes, sum(components)::bigint AS components
+	SELECT scope_id, sum(bytes)::bigint AS bytes, sum(components)::bigint AS components
 	FROM storage_ledger
 	WHERE scope_id = ANY ($1) AND marker >= stowage_marker_time($4) AND outcome = 1
 	GROUP BY scope_id
 ), target AS (
-	SELECT id, v.bytes + coalesce(s.bytes, 0) AS bytes, v.components + coalesce(s.components, 0) AS components,
+	SELECT scope_id, v.bytes + coalesce(s.bytes, 0) AS bytes, v.components + coalesce(s.components, 0) AS components,
 	       t.%[3]s AS old_bytes, t.%[4]s AS old_components
 	FROM value v
-	JOIN %[1]s t ON t.%[2]s = v.id
-	LEFT JOIN since s USING (id)
+	LEFT JOIN since s USING (scope_id)
+	JOIN %[1]s t ON t.%[2]s = scope_id
 	WHERE t.last_reconciled_at < stowage_marker_time($4)
 ), written AS (
 	UPDATE %[1]s t
 	SET %[3]s = n.bytes, %[4]s = n.components, last_reconciled_at = stowage_marker_time($4)
-	FROM target n WHERE n.id = t.%[2]s
-	RETURNING n.id, n.bytes - n.old_bytes AS bytes, n.components - n.old_components AS components
+	FROM target n WHERE n.scope_id = t.%[2]s
+	RETURNING n.scope_id, n.bytes - n.old_bytes AS bytes, n.components - n.old_components AS components
 ), corrected AS (
 	INSERT INTO storage_ledger (batch_id, scope_id, scope_kind, namespace_id, marker, bytes, components, emissions, outcome)
-	SELECT $5, id, %[5]d, $6, stowage_marker_time($4), bytes, components, 0, 4
+	SELECT $5, scope_id, %[5]d, $6, stowage_marker_time($4), bytes, components, 0, 4
 	FROM written WHERE bytes <> 0 OR components <> 0
 )
-SELECT id, bytes, components FROM written`
+SELECT scope_id, bytes, components FROM written`
 
 func (r rows) writeBackSQL() string {
 	return fmt.Sprintf(writeBackSQL, r.table, r.key, r.bytes, r.components, r.kind)

@@ -1,0 +1,198 @@
+package ledger
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/requests"
+)
+
+const passMarker accounting.Marker = 1_000_000
+
+func TestWriteBack(t *testing.T) {
+	t.Parallel()
+
+	t.Run("E18 corrects what is off, stamps the rows, and records new minus old", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		right := b.newRepository()
+		b.exec(`UPDATE repositories SET size_bytes = 10, artifacts_count = 3`)
+		pass := b.pass(passMarker)
+		back := b.writeBack(pass, valueOf(b.repository, 4, 5), valueOf(right, 10, 3))
+		require.Equal(t, WriteBack{Corrections: []Correction{{b.repository, accounting.Counters{Bytes: -6, Components: 2}}}}, back)
+		require.Equal(t, row{accounting.Counters{Bytes: 4, Components: 5}, passMarker}, b.row(b.repository))
+		require.Equal(t, row{accounting.Counters{Bytes: 10, Components: 3}, passMarker}, b.row(right))
+		require.Equal(t, []entryOf{{accounting.KindRepository, b.namespace.ID, int64(passMarker), -6, 2, 0, accounting.OutcomeCorrection}}, b.entries(b.repository))
+		require.Empty(t, b.entries(right), "what was right is no correction")
+	})
+	t.Run("the namespace as well", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.exec(`UPDATE namespace_statistics SET deduplicated_size_bytes = 10, components_count = 3`)
+		back, err := WriteBackNamespace(t.Context(), b.db, b.pass(passMarker), accounting.Counters{Bytes: 4, Components: 3})
+		require.NoError(t, err)
+		require.Equal(t, WriteBack{Corrections: []Correction{{b.namespace, accounting.Counters{Bytes: -6}}}}, back)
+		require.Equal(t, row{accounting.Counters{Bytes: 4, Components: 3}, passMarker}, b.row(b.namespace))
+		require.Equal(t, []entryOf{{accounting.KindNamespace, b.namespace.ID, int64(passMarker), -6, 0, 0, accounting.OutcomeCorrection}}, b.entries(b.namespace))
+	})
+	t.Run("AC8 R6 keeps what was applied since the snapshot, and nothing older", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.apply(flushOf(b.repository, passMarker-1, 1, 1), flushOf(b.repository, passMarker, 10, 10), flushOf(b.repository, passMarker+1, 100, 100), flushOf(b.namespace, passMarker, 5, 5))
+		back := b.writeBack(b.pass(passMarker), valueOf(b.repository, 1, 1))
+		require.Empty(t, back.Corrections, "the row was right")
+		require.Equal(t, accounting.Counters{Bytes: 111, Components: 111}, b.row(b.repository).Counters)
+	})
+	t.Run("R6 sums neither corrections nor what was counted or gone", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		gone := flushOf(b.repository, passMarker+1, 1000, 1)
+		b.exec(`DELETE FROM repositories`)
+		require.Equal(t, []Verdict{Gone}, b.apply(gone))
+		b.exec(`INSERT INTO repositories (id, namespace_id, name, format, kind) VALUES ($1, $2, 'again', 3, 1)`, b.repository.ID, b.namespace.ID)
+		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1)) // a correction with the marker passMarker
+		b.exec(`UPDATE repositories SET last_reconciled_at = 'epoch'`)
+		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1))
+		require.Equal(t, accounting.Counters{Bytes: 7, Components: 1}, b.row(b.repository).Counters)
+
+		b.writeBack(b.pass(passMarker+10), valueOf(b.repository, 7, 1))
+		require.Equal(t, []Verdict{Counted}, b.apply(flushOf(b.repository, passMarker+5, 50, 1)))
+		b.exec(`UPDATE repositories SET last_reconciled_at = 'epoch'`)
+		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1))
+		require.Equal(t, accounting.Counters{Bytes: 7, Components: 1}, b.row(b.repository).Counters)
+	})
+	t.Run("R7 a newer pass is not overwritten by an older one, nor by itself", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1))
+		for _, marker := range []accounting.Marker{passMarker - 1, passMarker} {
+			other := b.newRepository()
+			back := b.writeBack(b.pass(marker), valueOf(b.repository, 100, 100), valueOf(other, 0, 0))
+			require.Equal(t, WriteBack{Fenced: 1}, back)
+			require.Equal(t, row{accounting.Counters{Bytes: 7, Components: 1}, passMarker}, b.row(b.repository))
+			require.Equal(t, marker, b.row(other).reconciled)
+		}
+	})
+	t.Run("a scope that is gone is counted", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		gone := accounting.RepositoryScope(b.namespace.ID, newID())
+		require.Equal(t, WriteBack{Gone: 1}, b.writeBack(b.pass(passMarker), valueOf(gone, 1, 1), valueOf(b.repository, 0, 0)))
+	})
+	t.Run("no repositories are no error", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		require.Equal(t, WriteBack{}, b.writeBack(b.pass(passMarker)))
+	})
+	t.Run("E20 a failure changes nothing", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.apply(flushOf(b.repository, passMarker, 1, 0))
+		_, err := WriteBackRepositories(t.Context(), b.db, b.pass(passMarker), []Value{valueOf(b.repository, math.MaxInt64, 0)})
+		require.ErrorContains(t, err, "write back 1 repositories")
+		require.Equal(t, row{Counters: accounting.Counters{Bytes: 1}}, b.row(b.repository))
+	})
+}
+
+// A flush that is applied while the write-back waits for its lock is in no
+// snapshot taken before: the sum must be a statement of its own after the lock.
+func TestE17WriteBackSumsAfterItHasLocked(t *testing.T) {
+	t.Parallel()
+	setupHeld := func(t *testing.T, scope func(*bundle) accounting.Scope) (*bundle, *held) {
+		b := setup(t)
+		require.NoError(t, EnsurePartitions(t.Context(), b.db, time.Now(), time.Now()))
+		return b, b.hold(func(tx pgx.Tx) error {
+			_, err := lockAndEnter(t.Context(), tx, columnsOf([]accounting.Flush{flushOf(scope(b), passMarker, 5, 1)}))
+			return err
+		})
+	}
+	t.Run("R6 of a repository", func(t *testing.T) {
+		t.Parallel()
+		b, applier := setupHeld(t, func(b *bundle) accounting.Scope { return b.repository })
+		applier.during(func() error {
+			_, err := WriteBackRepositories(t.Context(), b.db, b.pass(passMarker), []Value{valueOf(b.repository, 100, 10)})
+			return err
+		})
+		require.Equal(t, row{accounting.Counters{Bytes: 105, Components: 11}, passMarker}, b.row(b.repository))
+	})
+	t.Run("R6 of a namespace", func(t *testing.T) {
+		t.Parallel()
+		b, applier := setupHeld(t, func(b *bundle) accounting.Scope { return b.namespace })
+		applier.during(func() error {
+			_, err := WriteBackNamespace(t.Context(), b.db, b.pass(passMarker), accounting.Counters{Bytes: 100, Components: 10})
+			return err
+		})
+		require.Equal(t, row{accounting.Counters{Bytes: 105, Components: 11}, passMarker}, b.row(b.namespace))
+	})
+}
+
+func TestWriteBackClosesTheRequest(t *testing.T) {
+	t.Parallel()
+	open := func(t *testing.T, b *bundle) []requests.Request {
+		t.Helper()
+		page, err := requests.Open(t.Context(), b.db, uuid.Nil, 10)
+		require.NoError(t, err)
+		return page
+	}
+	request := func(t *testing.T, b *bundle) accounting.Marker {
+		t.Helper()
+		require.NoError(t, requests.Raise(t.Context(), b.db, []requests.Request{{Namespace: b.namespace.ID}}))
+		return open(t, b)[0].Marker
+	}
+	writeBack := func(t *testing.T, b *bundle, marker accounting.Marker) WriteBack {
+		t.Helper()
+		back, err := WriteBackNamespace(t.Context(), b.db, b.pass(marker), accounting.Counters{})
+		require.NoError(t, err)
+		return back
+	}
+
+	t.Run("R8 that is older than the pass", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		writeBack(t, b, request(t, b)+1)
+		require.Empty(t, open(t, b))
+	})
+	t.Run("R8 and not one that was made while the pass ran", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		marker := request(t, b)
+		writeBack(t, b, marker)
+		require.Len(t, open(t, b), 1)
+		require.Equal(t, marker, b.row(b.namespace).reconciled, "although the namespace is stamped")
+	})
+	t.Run("R8 with the stamp, or not at all", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		marker := request(t, b)
+		b.exec(`ALTER TABLE namespace_statistics ADD CONSTRAINT frozen CHECK (last_reconciled_at = 'epoch')`)
+		_, err := WriteBackNamespace(t.Context(), b.db, b.pass(marker+1), accounting.Counters{})
+		require.Error(t, err)
+		require.Len(t, open(t, b), 1)
+	})
+	t.Run("not if a newer pass has written", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		marker := request(t, b)
+		writeBack(t, b, marker+10)
+		require.NoError(t, requests.Raise(t.Context(), b.db, []requests.Request{{Namespace: b.namespace.ID}}))
+		again := open(t, b)[0].Marker
+		b.exec(`UPDATE namespace_statistics SET last_reconciled_at = stowage_marker_time($1)`, int64(again+100))
+		require.Equal(t, WriteBack{Fenced: 1}, writeBack(t, b, again+50))
+		require.Len(t, open(t, b), 1)
+	})
+	t.Run("of a namespace that is gone", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		marker := request(t, b)
+		b.exec(`DELETE FROM repositories`)
+		b.exec(`DELETE FROM namespaces`)
+		require.Equal(t, WriteBack{Gone: 1}, writeBack(t, b, marker+1))
+		require.Empty(t, open(t, b))
+	})
+}
