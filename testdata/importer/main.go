@@ -48,6 +48,9 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer redis.Close()
+	if err := quickstart(ctx, pool, redis, blob("ms", 81920).Digest); err != nil {
+		return err
+	}
 	db, err := entdb.New(entdb.Config{Pool: pool, Redis: redis, Logger: slog.Default(), Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		return err
