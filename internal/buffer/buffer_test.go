@@ -107,3 +107,9 @@ func (b *bundle) exists(t *testing.T, key string) bool {
 	require.NoError(t, err)
 	return n == 1
 }
+
+// How long, and how often, to look for what happens on Redis's own clock.
+const (
+	wait = 10 * time.Second
+	tick = time.Millisecond
+)

@@ -127,12 +127,13 @@ func TestClaim(t *testing.T) {
 	t.Run("E4 a flush whose deletion failed is seen again by the next claim", func(t *testing.T) {
 		t.Parallel()
 		b := on(t, redistest.StartAppendOnly(t))
+		b.do(t, "CONFIG", "SET", "appendfsync", "always") // everysec postpones a write while a sync is under way
 		b.emit(t, 0, delta(b.repository, 10, 1))
 		claim := b.claim(t)
 		b.server.Stop()
 		require.Error(t, b.Finish(t.Context(), b.bucket, claim.Flushes))
 		b.server.Restart()
-		require.Eventually(t, func() bool { return b.client.Do(t.Context(), b.client.B().Ping().Build()).Error() == nil }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.client.Do(t.Context(), b.client.B().Ping().Build()).Error() == nil }, wait, tick)
 		require.Equal(t, claim, b.claim(t))
 		b.finish(t, claim.Flushes)
 		require.Empty(t, b.claim(t).Flushes)
@@ -182,7 +183,7 @@ func TestClaim(t *testing.T) {
 		require.NoError(t, b.Release(t.Context(), b.bucket, "a"))
 		require.False(t, b.claimAs(t, "b", 10).Busy)
 		b.do(t, "PEXPIRE", lease, "1")
-		require.Eventually(t, func() bool { return !b.claimAs(t, "c", 10).Busy }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return !b.claimAs(t, "c", 10).Busy }, wait, tick)
 	})
 
 	t.Run("neither dirty set starves the other", func(t *testing.T) {
@@ -331,7 +332,7 @@ func TestExpired(t *testing.T) {
 		for _, s := range []accounting.Scope{b.namespace, b.repository} {
 			key := bufferKey(b.bucket, member(s))
 			b.do(t, "PEXPIRE", key, "1")
-			require.Eventually(t, func() bool { return !b.exists(t, key) }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return !b.exists(t, key) }, wait, tick)
 		}
 		for range 3 {
 			claim := b.claim(t)

@@ -141,7 +141,7 @@ func (b *Buffer) everyBucket(ctx context.Context, s script, keys func(bucket int
 		}
 	}
 	if failed > 1 {
-		return fmt.Errorf("%w (and %d buckets more)", first, failed-1)
+		return fmt.Errorf("%w (and %d more)", first, failed-1)
 	}
 	return first
 }

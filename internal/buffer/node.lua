@@ -3,10 +3,12 @@
 -- KEYS: the bucket's identity.
 -- Reply: {identity or '', run id, maxmemory-policy}
 
+local function info(section, pattern)
+  local reply = redis.pcall('INFO', section)
+  if type(reply) == 'table' then error('INFO ' .. section .. ' is refused (the ACL user needs +info): ' .. reply.err, 0) end
+  return string.match(reply, pattern) or ''
+end
+
 local identity = ''
 if redis.call('TYPE', KEYS[1])['ok'] == 'string' then identity = redis.call('GET', KEYS[1]) end
-return {
-  identity,
-  string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '',
-  string.match(redis.call('INFO', 'memory'), 'maxmemory_policy:([%w%-]+)') or '',
-}
+return {identity, info('server', 'run_id:(%w+)'), info('memory', 'maxmemory_policy:([%w%-]+)')}
