@@ -11,14 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/dbtest"
 )
 
 func TestApply(t *testing.T) {
 	t.Parallel()
+	db := dbtest.New(t)
 
 	t.Run("AC1 AC2 adds to the rows of repositories and namespaces, and says so in the ledger", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		require.Equal(t, []Verdict{Applied, Applied}, b.apply(flushOf(b.repository, 3, 10, 1), flushOf(b.namespace, 4, 7, -2)))
 		require.Equal(t, accounting.Counters{Bytes: 10, Components: 1}, b.row(b.repository).Counters)
 		require.Equal(t, accounting.Counters{Bytes: 7, Components: -2}, b.row(b.namespace).Counters)
@@ -33,7 +35,7 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("E4 R3 a replay changes nothing", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		f, g := flushOf(b.repository, 0, 10, 1), flushOf(b.namespace, 0, 10, 1)
 		require.Equal(t, []Verdict{Applied, Applied}, b.apply(f, g))
 		require.Equal(t, []Verdict{Replayed, Replayed}, b.apply(f, g))
@@ -43,7 +45,7 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("E9 R3 a flush that many apply at once is added once", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		f := flushOf(b.repository, 0, 10, 1)
 		verdicts := make([]Verdict, 8)
 		var appliers sync.WaitGroup
@@ -68,14 +70,14 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("several flushes of one scope are all added, one given twice once", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		f := flushOf(b.repository, 0, 1, 1)
 		b.apply(f, flushOf(b.repository, 0, 10, 1), f, flushOf(b.repository, 5, 100, 1))
 		require.Equal(t, accounting.Counters{Bytes: 111, Components: 3}, b.row(b.repository).Counters)
 	})
 	t.Run("AC35 E12 a scope whose row is gone is recorded as gone", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		other := b.newRepository()
 		b.exec(`DELETE FROM repositories WHERE id = $1`, b.repository.ID)
 		f := flushOf(b.repository, 0, 10, 1)
@@ -85,7 +87,7 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("AC35 a scope that is being deleted is waited for", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		deleter := b.hold(func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), `DELETE FROM repositories WHERE id = $1`, b.repository.ID)
 			return err
@@ -100,13 +102,13 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("E13 a namespace without a statistics row is gone", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.exec(`DELETE FROM namespace_statistics`)
+		b := setupIn(t, db)
+		b.exec(`DELETE FROM namespace_statistics WHERE namespace_id = $1`, b.namespace.ID)
 		require.Equal(t, []Verdict{Gone, Applied}, b.apply(flushOf(b.namespace, 0, 10, 1), flushOf(b.repository, 0, 10, 1)))
 	})
 	t.Run("is not kept waiting by publishers, nor they by it", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		// A version's foreign key holds its repository FOR KEY SHARE.
 		publish := func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), `
@@ -129,6 +131,7 @@ func TestApply(t *testing.T) {
 
 func TestApplyGuard(t *testing.T) {
 	t.Parallel()
+	db := dbtest.New(t)
 	const pass = 1_000_000
 
 	for name, scope := range map[string]func(*bundle) accounting.Scope{
@@ -137,7 +140,7 @@ func TestApplyGuard(t *testing.T) {
 	} {
 		t.Run("AC30 AC8 R4 of a "+name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := setupIn(t, db)
 			s := scope(b)
 			require.Equal(t, []Verdict{Applied}, b.apply(flushOf(s, 0, 5, 1)), "the first delta of a scope that was never reconciled")
 			require.Equal(t, accounting.Counters{Bytes: 5, Components: 1}, b.row(s).Counters)
@@ -162,7 +165,7 @@ func TestApplyGuard(t *testing.T) {
 	// 10. Random attack does not find this.
 	t.Run("AC8 E17 R4 reads the row that it has locked", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		require.NoError(t, EnsurePartitions(t.Context(), b.db, time.Now(), time.Now()))
 		writer := b.hold(func(tx pgx.Tx) error {
 			_, err := writeBack(t.Context(), tx, repositoryRows(), b.pass(pass), []Value{valueOf(b.repository, 5, 1)})
@@ -178,7 +181,7 @@ func TestApplyGuard(t *testing.T) {
 	})
 	t.Run("AC8 E17 R4 reads the namespace row that it has locked", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		require.NoError(t, EnsurePartitions(t.Context(), b.db, time.Now(), time.Now()))
 		writer := b.hold(func(tx pgx.Tx) error {
 			_, err := writeBack(t.Context(), tx, namespaceRows(), b.pass(pass), []Value{valueOf(b.namespace, 5, 1)})

@@ -18,16 +18,23 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundle is a database with one namespace and one repository in it.
+// bundle is a namespace with one repository in a database that may hold others.
 type bundle struct {
 	t                     testing.TB
 	db                    *pgxpool.Pool
 	namespace, repository accounting.Scope
 }
 
+// setup makes a bundle in a database of its own.
 func setup(t testing.TB) *bundle {
 	t.Helper()
-	b := &bundle{t: t, db: dbtest.New(t)}
+	return setupIn(t, dbtest.New(t))
+}
+
+// setupIn makes a bundle in a database that parallel tests share.
+func setupIn(t testing.TB, db *pgxpool.Pool) *bundle {
+	t.Helper()
+	b := &bundle{t: t, db: db}
 	b.namespace = b.newNamespace()
 	b.repository = b.newRepository()
 	return b

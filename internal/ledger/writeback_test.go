@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/requests"
 )
 
@@ -17,12 +19,13 @@ const passMarker accounting.Marker = 1_000_000
 
 func TestWriteBack(t *testing.T) {
 	t.Parallel()
+	db := dbtest.New(t)
 
 	t.Run("E18 corrects what is off, stamps the rows, and records new minus old", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		right := b.newRepository()
-		b.exec(`UPDATE repositories SET size_bytes = 10, artifacts_count = 3`)
+		b.exec(`UPDATE repositories SET size_bytes = 10, artifacts_count = 3 WHERE namespace_id = $1`, b.namespace.ID)
 		pass := b.pass(passMarker)
 		back := b.writeBack(pass, valueOf(b.repository, 4, 5), valueOf(right, 10, 3))
 		require.Equal(t, WriteBack{Corrections: []Correction{{b.repository, accounting.Counters{Bytes: -6, Components: 2}}}}, back)
@@ -33,8 +36,8 @@ func TestWriteBack(t *testing.T) {
 	})
 	t.Run("the namespace as well", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.exec(`UPDATE namespace_statistics SET deduplicated_size_bytes = 10, components_count = 3`)
+		b := setupIn(t, db)
+		b.exec(`UPDATE namespace_statistics SET deduplicated_size_bytes = 10, components_count = 3 WHERE namespace_id = $1`, b.namespace.ID)
 		back, err := WriteBackNamespace(t.Context(), b.db, b.pass(passMarker), accounting.Counters{Bytes: 4, Components: 3})
 		require.NoError(t, err)
 		require.Equal(t, WriteBack{Corrections: []Correction{{b.namespace, accounting.Counters{Bytes: -6}}}}, back)
@@ -43,7 +46,7 @@ func TestWriteBack(t *testing.T) {
 	})
 	t.Run("AC8 R6 keeps what was applied since the snapshot, and nothing older", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		b.apply(flushOf(b.repository, passMarker-1, 1, 1), flushOf(b.repository, passMarker, 10, 10), flushOf(b.repository, passMarker+1, 100, 100), flushOf(b.namespace, passMarker, 5, 5))
 		back := b.writeBack(b.pass(passMarker), valueOf(b.repository, 1, 1))
 		require.Empty(t, back.Corrections, "the row was right")
@@ -51,25 +54,25 @@ func TestWriteBack(t *testing.T) {
 	})
 	t.Run("R6 sums neither corrections nor what was counted or gone", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		gone := flushOf(b.repository, passMarker+1, 1000, 1)
-		b.exec(`DELETE FROM repositories`)
+		b.exec(`DELETE FROM repositories WHERE namespace_id = $1`, b.namespace.ID)
 		require.Equal(t, []Verdict{Gone}, b.apply(gone))
 		b.exec(`INSERT INTO repositories (id, namespace_id, name, format, kind) VALUES ($1, $2, 'again', 3, 1)`, b.repository.ID, b.namespace.ID)
 		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1)) // a correction with the marker passMarker
-		b.exec(`UPDATE repositories SET last_reconciled_at = 'epoch'`)
+		b.exec(`UPDATE repositories SET last_reconciled_at = 'epoch' WHERE namespace_id = $1`, b.namespace.ID)
 		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1))
 		require.Equal(t, accounting.Counters{Bytes: 7, Components: 1}, b.row(b.repository).Counters)
 
 		b.writeBack(b.pass(passMarker+10), valueOf(b.repository, 7, 1))
 		require.Equal(t, []Verdict{Counted}, b.apply(flushOf(b.repository, passMarker+5, 50, 1)))
-		b.exec(`UPDATE repositories SET last_reconciled_at = 'epoch'`)
+		b.exec(`UPDATE repositories SET last_reconciled_at = 'epoch' WHERE namespace_id = $1`, b.namespace.ID)
 		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1))
 		require.Equal(t, accounting.Counters{Bytes: 7, Components: 1}, b.row(b.repository).Counters)
 	})
 	t.Run("R7 a newer pass is not overwritten by an older one, nor by itself", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		b.writeBack(b.pass(passMarker), valueOf(b.repository, 7, 1))
 		for _, marker := range []accounting.Marker{passMarker - 1, passMarker} {
 			other := b.newRepository()
@@ -81,18 +84,18 @@ func TestWriteBack(t *testing.T) {
 	})
 	t.Run("a scope that is gone is counted", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		gone := accounting.RepositoryScope(b.namespace.ID, newID())
 		require.Equal(t, WriteBack{Gone: 1}, b.writeBack(b.pass(passMarker), valueOf(gone, 1, 1), valueOf(b.repository, 0, 0)))
 	})
 	t.Run("no repositories are no error", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		require.Equal(t, WriteBack{}, b.writeBack(b.pass(passMarker)))
 	})
 	t.Run("E20 a failure changes nothing", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		b.apply(flushOf(b.repository, passMarker, 1, 0))
 		_, err := WriteBackRepositories(t.Context(), b.db, b.pass(passMarker), []Value{valueOf(b.repository, math.MaxInt64, 0)})
 		require.ErrorContains(t, err, "write back 1 repositories")
@@ -104,8 +107,9 @@ func TestWriteBack(t *testing.T) {
 // snapshot taken before: the sum must be a statement of its own after the lock.
 func TestE17WriteBackSumsAfterItHasLocked(t *testing.T) {
 	t.Parallel()
+	db := dbtest.New(t)
 	setupHeld := func(t *testing.T, scope func(*bundle) accounting.Scope) (*bundle, *held) {
-		b := setup(t)
+		b := setupIn(t, db)
 		require.NoError(t, EnsurePartitions(t.Context(), b.db, time.Now(), time.Now()))
 		return b, b.hold(func(tx pgx.Tx) error {
 			_, err := lockAndEnter(t.Context(), tx, columnsOf([]accounting.Flush{flushOf(scope(b), passMarker, 5, 1)}))
@@ -134,11 +138,12 @@ func TestE17WriteBackSumsAfterItHasLocked(t *testing.T) {
 
 func TestWriteBackClosesTheRequest(t *testing.T) {
 	t.Parallel()
+	db := dbtest.New(t)
 	open := func(t *testing.T, b *bundle) []requests.Request {
 		t.Helper()
-		page, err := requests.Open(t.Context(), b.db, uuid.Nil, 10)
+		page, err := requests.Open(t.Context(), b.db, uuid.Nil, 1000)
 		require.NoError(t, err)
-		return page
+		return slices.DeleteFunc(page, func(r requests.Request) bool { return r.Namespace != b.namespace.ID })
 	}
 	request := func(t *testing.T, b *bundle) accounting.Marker {
 		t.Helper()
@@ -154,13 +159,13 @@ func TestWriteBackClosesTheRequest(t *testing.T) {
 
 	t.Run("R8 that is older than the pass", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		writeBack(t, b, request(t, b)+1)
 		require.Empty(t, open(t, b))
 	})
 	t.Run("R8 and not one that was made while the pass ran", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		marker := request(t, b)
 		writeBack(t, b, marker)
 		require.Len(t, open(t, b), 1)
@@ -177,21 +182,21 @@ func TestWriteBackClosesTheRequest(t *testing.T) {
 	})
 	t.Run("not if a newer pass has written", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		marker := request(t, b)
 		writeBack(t, b, marker+10)
 		require.NoError(t, requests.Raise(t.Context(), b.db, []requests.Request{{Namespace: b.namespace.ID}}))
 		again := open(t, b)[0].Marker
-		b.exec(`UPDATE namespace_statistics SET last_reconciled_at = stowage_marker_time($1)`, int64(again+100))
+		b.exec(`UPDATE namespace_statistics SET last_reconciled_at = stowage_marker_time($2) WHERE namespace_id = $1`, b.namespace.ID, int64(again+100))
 		require.Equal(t, WriteBack{Fenced: 1}, writeBack(t, b, again+50))
 		require.Len(t, open(t, b), 1)
 	})
 	t.Run("of a namespace that is gone", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, db)
 		marker := request(t, b)
-		b.exec(`DELETE FROM repositories`)
-		b.exec(`DELETE FROM namespaces`)
+		b.exec(`DELETE FROM repositories WHERE namespace_id = $1`, b.namespace.ID)
+		b.exec(`DELETE FROM namespaces WHERE id = $1`, b.namespace.ID)
 		require.Equal(t, WriteBack{Gone: 1}, writeBack(t, b, marker+1))
 		require.Empty(t, open(t, b))
 	})
