@@ -93,7 +93,7 @@ func parseBuffer(fields map[string]string) ([]MarkedCounters, error) {
 		}
 		byMarker[marker] = m
 	}
-	sorted := make([]MarkedCounters, 0, len(byMarker))
+	var sorted []MarkedCounters
 	for _, m := range byMarker {
 		sorted = append(sorted, m)
 	}

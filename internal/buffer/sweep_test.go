@@ -113,6 +113,14 @@ func TestSweep(t *testing.T) {
 		require.Equal(t, 1, found)
 	})
 
+	t.Run("replicas are not swept", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.do(t, "HSET", bufferKey(b.bucket, member(b.repository)), "0:bytes", "1")
+		b.do(t, "REPLICAOF", "127.0.0.1", "1")
+		require.Zero(t, sweep(t, b))
+	})
+
 	t.Run("ends with its context", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
