@@ -202,6 +202,11 @@ func TestServeLetsRequestsEndWhenItStops(t *testing.T) {
 	<-entered
 	b.stop()
 	require.Eventually(t, func() bool { return refused(t, b.url) }, eventually, tick, "no new requests are taken")
+	select {
+	case <-b.done:
+		require.Fail(t, "Serve returned while a request was under way")
+	default:
+	}
 	close(leave)
 	require.Equal(t, http.StatusOK, <-status)
 	require.NoError(t, <-b.done)

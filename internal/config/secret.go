@@ -1,17 +1,14 @@
 package config
 
-import (
-	"fmt"
-	"log/slog"
-)
+import "log/slog"
 
 // redacted stands wherever a secret would be shown.
 const redacted = "[redacted]"
 
 // Secret is a text that shows itself to nobody who does not ask by Reveal:
 // formatting, logging and marshalling give a fixed word, or nothing if it is
-// empty. It holds a pointer because fmt prints the fields of a struct past
-// their methods when they are unexported; it then shows an address.
+// empty. It holds a pointer because fmt passes by methods, for some verbs and
+// inside unexported fields; it then shows an address.
 type Secret struct{ text *string }
 
 // NewSecret hides a text. An empty one gives the zero Secret.
@@ -40,9 +37,6 @@ func (s Secret) String() string {
 	}
 	return ""
 }
-
-// Format covers every verb, %#v and %d too.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, s.String()) }
 
 // LogValue is what slog shows.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

@@ -57,6 +57,7 @@ func TestInvalid(t *testing.T) {
 
 		{"AC32 no database", source{file: "database: {url: ''}"}, "database.url: is not set: "},
 		{"AC32 a database URL of another kind", source{file: "database: {url: 'mysql://db/x'}"}, "database.url: is no PostgreSQL URL "},
+		{"AC32 S3 a database URL whose password ends at a slash", source{file: "database: {url: 'postgres://app:1/2@db/x'}"}, "database.url: is no PostgreSQL URL "},
 		{"AC32 an unknown sslmode", source{file: "database: {url: 'postgres://db/x?sslmode=maybe'}"}, "database.url: is no PostgreSQL URL "},
 		{"AC32 a pool size in the URL", source{file: "database: {url: 'postgres://db/x?pool_max_conns=99'}"}, "database.url: sets pool_max_conns, "},
 		{"AC32 a secret and its file", source{env: []string{"STOWAGE_DATABASE__URL_FILE=" + empty}}, "database.url_file: database.url is set too: "},
