@@ -48,7 +48,7 @@ func serve(t *testing.T, change func(*admin.Config)) *bundle {
 	change(&cfg)
 	server, err := admin.Listen(t.Context(), cfg)
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx); close(done) }()
 	t.Cleanup(func() {
@@ -58,20 +58,34 @@ func serve(t *testing.T, change func(*admin.Config)) *bundle {
 	return &bundle{url: server.URL(), log: log, stop: stop, done: done}
 }
 
-func get(t *testing.T, url, authorization string) (status int, body string, header http.Header) {
+type response struct {
+	status int
+	body   string
+	header http.Header
+}
+
+func get(t *testing.T, url, authorization string) response {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	got, err := fetch(t.Context(), url, authorization)
 	require.NoError(t, err)
+	return got
+}
+
+func fetch(ctx context.Context, url, authorization string) (response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return response{}, err
+	}
 	if authorization != "" {
 		req.Header.Set("Authorization", authorization)
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, resp.Body.Close()) }()
+	if err != nil {
+		return response{}, err
+	}
 	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return resp.StatusCode, string(text), resp.Header
+	return response{resp.StatusCode, string(text), resp.Header}, errors.Join(err, resp.Body.Close())
 }
 
 func TestMetricsComeFromTheGatherer(t *testing.T) {
@@ -82,9 +96,9 @@ func TestMetricsComeFromTheGatherer(t *testing.T) {
 	counter.Add(3)
 	b := serve(t, func(c *admin.Config) { c.Gatherer = registry })
 
-	status, body, _ := get(t, b.url+"/metrics", "")
-	require.Equal(t, http.StatusOK, status)
-	require.Contains(t, body, "boxes_total 3\n")
+	got := get(t, b.url+"/metrics", "")
+	require.Equal(t, http.StatusOK, got.status)
+	require.Contains(t, got.body, "boxes_total 3\n")
 }
 
 func TestReadiness(t *testing.T) {
@@ -95,19 +109,19 @@ func TestReadiness(t *testing.T) {
 	t.Run("ready when every check passes", func(t *testing.T) {
 		t.Parallel()
 		b := serve(t, func(c *admin.Config) { c.Checks = []admin.Check{{"database", works}, {"redis", works}} })
-		status, body, header := get(t, b.url+"/readyz", "")
-		require.Equal(t, http.StatusOK, status)
-		require.JSONEq(t, `{"ready": true, "failing": []}`, body)
-		require.Equal(t, "application/json", header.Get("Content-Type"))
+		got := get(t, b.url+"/readyz", "")
+		require.Equal(t, http.StatusOK, got.status)
+		require.JSONEq(t, `{"ready": true, "failing": []}`, got.body)
+		require.Equal(t, "application/json", got.header.Get("Content-Type"))
 	})
 	t.Run("S3 not ready names the failing checks without their errors", func(t *testing.T) {
 		t.Parallel()
 		b := serve(t, func(c *admin.Config) {
 			c.Checks = []admin.Check{{"migrations", fails}, {"database", works}, {"redis", fails}}
 		})
-		status, body, _ := get(t, b.url+"/readyz", "")
-		require.Equal(t, http.StatusServiceUnavailable, status)
-		require.JSONEq(t, `{"ready": false, "failing": ["migrations", "redis"]}`, body)
+		got := get(t, b.url+"/readyz", "")
+		require.Equal(t, http.StatusServiceUnavailable, got.status)
+		require.JSONEq(t, `{"ready": false, "failing": ["migrations", "redis"]}`, got.body)
 		require.Contains(t, b.log.String(), "check=redis", "the operator finds the error in the log")
 	})
 	t.Run("checks run at the same time", func(t *testing.T) {
@@ -118,15 +132,15 @@ func TestReadiness(t *testing.T) {
 		b := serve(t, func(c *admin.Config) {
 			c.Checks = []admin.Check{{"a", waitsForTheOther}, {"b", waitsForTheOther}}
 		})
-		status, _, _ := get(t, b.url+"/readyz", "")
-		require.Equal(t, http.StatusOK, status)
+		got := get(t, b.url+"/readyz", "")
+		require.Equal(t, http.StatusOK, got.status)
 	})
 	t.Run("the process is alive while nothing else works", func(t *testing.T) {
 		t.Parallel()
 		b := serve(t, func(c *admin.Config) { c.Checks = []admin.Check{{"database", fails}} })
-		status, body, _ := get(t, b.url+"/healthz", "")
-		require.Equal(t, http.StatusOK, status)
-		require.Equal(t, "ok\n", body)
+		got := get(t, b.url+"/healthz", "")
+		require.Equal(t, http.StatusOK, got.status)
+		require.Equal(t, "ok\n", got.body)
 	})
 }
 
@@ -142,18 +156,18 @@ func TestS3TokenIsDemanded(t *testing.T) {
 		for _, authorization := range []string{
 			"", token, "Bearer", "Bearer ", "Basic " + token, "Bearer " + token[1:], "Bearer " + token + "x", "Bearer  " + token,
 		} {
-			status, body, header := get(t, url+path, authorization)
-			require.Equal(t, http.StatusUnauthorized, status, "%s with %q", path, authorization)
-			require.Contains(t, header.Get("WWW-Authenticate"), "Bearer")
-			require.NotContains(t, body, token)
+			got := get(t, url+path, authorization)
+			require.Equal(t, http.StatusUnauthorized, got.status, "%s with %q", path, authorization)
+			require.Contains(t, got.header.Get("WWW-Authenticate"), "Bearer")
+			require.NotContains(t, got.body, token)
 		}
 	}
 	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/nowhere": 404} {
-		status, _, _ := get(t, url+path, "Bearer "+token)
-		require.Equal(t, want, status, path)
+		got := get(t, url+path, "Bearer "+token)
+		require.Equal(t, want, got.status, path)
 	}
-	status, _, _ := get(t, url+"/healthz", "")
-	require.Equal(t, http.StatusOK, status, "probes of life need no token")
+	got := get(t, url+"/healthz", "")
+	require.Equal(t, http.StatusOK, got.status, "probes of life need no token")
 	require.NotContains(t, b.log.String(), token)
 }
 
@@ -194,10 +208,10 @@ func TestServeLetsRequestsEndWhenItStops(t *testing.T) {
 			return nil
 		}}}
 	})
-	status := make(chan int, 1)
+	answered := make(chan response, 1)
 	go func() {
-		got, _, _ := get(t, b.url+"/readyz", "")
-		status <- got
+		got, _ := fetch(t.Context(), b.url+"/readyz", "")
+		answered <- got
 	}()
 	<-entered
 	b.stop()
@@ -208,7 +222,7 @@ func TestServeLetsRequestsEndWhenItStops(t *testing.T) {
 	default:
 	}
 	close(leave)
-	require.Equal(t, http.StatusOK, <-status)
+	require.Equal(t, http.StatusOK, (<-answered).status)
 	require.NoError(t, <-b.done)
 }
 

@@ -45,7 +45,7 @@ func (c *Config) settings() []setting {
 		{"buffer.claim_timeout", &c.Buffer.ClaimTimeout, "Time that one claim of a chunk may take."},
 		{"drain.interval", &c.Drain.Interval, "Time between two ticks: how far counters lag behind."},
 		{"drain.chunk_size", &c.Drain.ChunkSize, "Scopes that one claim takes; Redis serves nobody else meanwhile, for about 10 microseconds each."},
-		{"drain.stale_timeout", &c.Drain.StaleTimeout, "Age at which a drain job gives up in favour of the next tick's; longer than drain.interval."},
+		{"drain.stale_timeout", &c.Drain.StaleTimeout, "Age at which a drain job gives way to the next tick's; longer than drain.interval."},
 		{"drain.job_timeout", &c.Drain.JobTimeout, "Time after which a drain job is cancelled; at least drain.stale_timeout."},
 		{"drain.lease", &c.Drain.Lease, "Time that a bucket stays with a drain after its last claim, and so with a killed one; at least buffer.claim_timeout."},
 		{"drain.workers", &c.Drain.Workers, "Buckets that this process drains at once."},
