@@ -1,0 +1,227 @@
+package redisconn
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/stowage-dev/stowage/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// How long, and how often, to look for what other processes do.
+const (
+	wait = 30 * time.Second
+	tick = 10 * time.Millisecond
+)
+
+func open(t *testing.T, reach rueidis.ClientOption) rueidis.Client {
+	t.Helper()
+	client, err := Open(reach, "stowage-test")
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+func do(t *testing.T, client rueidis.Client, words ...string) string {
+	t.Helper()
+	text, err := client.Do(context.WithoutCancel(t.Context()), client.B().Arbitrary(words...).Build()).ToString()
+	require.NoError(t, err)
+	return text
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+
+	t.Run("one server, under a name", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		client := open(t, rueidis.ClientOption{InitAddress: []string{server.Addr}})
+		require.Equal(t, rueidis.ClientModeStandalone, client.Mode())
+		require.Contains(t, do(t, client, "CLIENT", "LIST"), "name=stowage-test ")
+	})
+
+	t.Run("only addresses, users, passwords and TLS are taken over", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		client := open(t, rueidis.ClientOption{
+			InitAddress: []string{server.Addr}, ConnLifetime: time.Millisecond, SelectDB: 5, ClientName: "else",
+		})
+		require.NotContains(t, do(t, client, "CLIENT", "LIST"), "name=else ")
+		require.Contains(t, do(t, client, "CLIENT", "INFO"), " db=0 ")
+	})
+
+	t.Run("S3 a refused password is not in the error", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		do(t, server.Client(t), "ACL", "SETUSER", "worker", "on", ">swordfish", "~*", "+@all")
+		reach := rueidis.ClientOption{InitAddress: []string{server.Addr}, Username: "worker", Password: "swordfish"}
+		require.Equal(t, "worker", do(t, open(t, reach), "ACL", "WHOAMI"))
+		reach.Password = "hunter2"
+		_, err := Open(reach, "stowage-test")
+		require.ErrorContains(t, err, server.Addr)
+		require.ErrorContains(t, err, "WRONGPASS")
+		require.NotContains(t, err.Error(), "hunter2")
+	})
+
+	t.Run("TLS is spoken", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		_, err := Open(rueidis.ClientOption{InitAddress: []string{server.Addr}, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}, "stowage-test")
+		require.Error(t, err, "the server speaks none")
+	})
+
+	t.Run("nobody at the address", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		server.Stop()
+		_, err := Open(rueidis.ClientOption{InitAddress: []string{server.Addr}}, "stowage-test")
+		require.ErrorContains(t, err, "redis at "+server.Addr)
+		require.ErrorContains(t, err, "refused")
+	})
+
+	t.Run("a server that never answers", func(t *testing.T) {
+		t.Parallel()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, listener.Close()) })
+		start := time.Now()
+		_, err = Open(rueidis.ClientOption{InitAddress: []string{listener.Addr().String()}}, "stowage-test")
+		require.Error(t, err)
+		require.Less(t, time.Since(start), 5*dialTimeout)
+	})
+
+	t.Run("E1 a call that must connect anew keeps its deadline", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		client := open(t, rueidis.ClientOption{InitAddress: []string{server.Addr}})
+		server.Stop()
+		listener, err := net.Listen("tcp", server.Addr) // connects, and never answers
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, listener.Close()) })
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			start := time.Now()
+			require.Error(t, client.Do(ctx, client.B().Ping().Build()).Error())
+			require.Less(t, time.Since(start), dialTimeout)
+			cancel()
+		}
+	})
+
+	t.Run("several addresses of no cluster", func(t *testing.T) {
+		t.Parallel()
+		a, b := redistest.Start(t), redistest.Start(t)
+		_, err := Open(rueidis.ClientOption{InitAddress: []string{a.Addr, b.Addr}}, "stowage-test")
+		require.ErrorContains(t, err, "several addresses are seeds of a cluster, and this is none: name one server")
+	})
+
+	t.Run("one seed of a cluster", func(t *testing.T) {
+		t.Parallel()
+		port := freePort(t)
+		addr := start(t, port, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(freePort(t)))
+		node := direct(t, addr)
+		do(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+		require.Eventually(t, func() bool { return strings.Contains(do(t, node, "CLUSTER", "INFO"), "cluster_state:ok") }, wait, tick)
+		client := open(t, rueidis.ClientOption{InitAddress: []string{addr}})
+		require.Equal(t, rueidis.ClientModeCluster, client.Mode())
+		require.Equal(t, "OK", do(t, client, "SET", "key", "value"))
+	})
+}
+
+// TestSentinel follows a fail-over, by another run id of the primary.
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	primary, replica := redistest.Start(t), redistest.Start(t)
+	host, port, err := net.SplitHostPort(primary.Addr)
+	require.NoError(t, err)
+	do(t, replica.Client(t), "REPLICAOF", host, port)
+	sentinel := startSentinel(t, host, port)
+	watcher := direct(t, sentinel)
+	require.Eventually(t, func() bool {
+		replicas, err := watcher.Do(t.Context(), watcher.B().Arbitrary("SENTINEL", "REPLICAS", "main").Build()).ToArray()
+		return err == nil && len(replicas) == 1
+	}, wait, tick, "the sentinel asks the primary for its replicas every 10 s")
+
+	client := open(t, rueidis.ClientOption{
+		InitAddress: []string{sentinel}, Sentinel: rueidis.SentinelOption{MasterSet: "main", Username: "watcher", Password: "hunter2"},
+	})
+	require.Equal(t, rueidis.ClientModeSentinel, client.Mode())
+	runID := func() string {
+		info, err := client.Do(t.Context(), client.B().Info().Section("server").Build()).ToString()
+		if err != nil {
+			return ""
+		}
+		_, rest, _ := strings.Cut(info, "run_id:")
+		return rest[:40]
+	}
+	before := runID()
+	require.NotEmpty(t, before)
+	require.Eventually(t, func() bool {
+		return watcher.Do(t.Context(), watcher.B().Arbitrary("SENTINEL", "FAILOVER", "main").Build()).Error() == nil
+	}, wait, tick)
+	require.Eventually(t, func() bool {
+		err := client.Do(t.Context(), client.B().Set().Key("key").Value("value").Build()).Error()
+		return err == nil && runID() != before
+	}, wait, tick)
+}
+
+func startSentinel(t *testing.T, host, port string) string {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	text := fmt.Sprintf("sentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 60000\nuser watcher on >hunter2 ~* &* +@all\n", host, port)
+	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+	return start(t, freePort(t), config, "--sentinel")
+}
+
+// start starts a Redis that redistest has no word for.
+func start(t *testing.T, port int, args ...string) (addr string) {
+	t.Helper()
+	common := []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", t.TempDir()}
+	if strings.HasSuffix(args[0], ".conf") {
+		args = append([]string{args[0]}, append(common, args[1:]...)...)
+	} else {
+		args = append(common, args...)
+	}
+	server := exec.Command("redis-server", args...)
+	require.NoError(t, server.Start(), "install the Debian package redis-server")
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// direct is a client of the very server, once it answers.
+func direct(t *testing.T, addr string) (client rueidis.Client) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true})
+		return err == nil
+	}, wait, tick)
+	t.Cleanup(client.Close)
+	return client
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
