@@ -12,5 +12,5 @@ func ApplyDir(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir, opts Optio
 	return apply(ctx, pool, dir, opts)
 }
 
-// SchemaSQL is the embedded dump.
-var SchemaSQL = schemaSQL
+// Load reads a directory as the embedded one is read.
+var Load = load

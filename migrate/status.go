@@ -115,17 +115,21 @@ func WaitFor(ctx context.Context, pool *pgxpool.Pool, version string) error {
 	}
 	ticker := time.NewTicker(waitInterval)
 	defer ticker.Stop()
+	var s State
 	for {
-		s, err := Status(ctx, pool)
-		if err != nil {
+		read, err := Status(ctx, pool)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("waiting for migration %s: the database is at %q; run stowage migrate apply: %w", version, s.Current(), context.Cause(ctx))
+		case err != nil:
 			return fmt.Errorf("waiting for migration %s: %w", version, err)
 		}
+		s = read
 		if slices.ContainsFunc(s.Applied, func(m Migration) bool { return m.Version == version }) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for migration %s: the database is at %q; run stowage migrate apply: %w", version, s.Current(), context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}
