@@ -25,8 +25,8 @@ type Config struct {
 }
 
 // Buffer reads and writes the buffer. It owns no goroutine and may be used by
-// several at once. No call is repeated by itself, not even a reading one: every
-// method fails as soon as Redis does, or when its context ends.
+// several at once. No script is ever repeated, not even one that only reads:
+// a method fails as soon as Redis does, or when its context ends.
 type Buffer struct {
 	client rueidis.Client
 	cfg    Config

@@ -46,8 +46,8 @@ local function smallest(fields)
   return best, counters, others
 end
 
--- freeze is true when it froze a flush, and true again when the buffer is
--- empty now.
+-- freeze moves the smallest marker into a flush that nothing changes any more
+-- [R2]. It says whether it did, and whether the buffer is empty now.
 local function freeze(member, buffer, flush)
   local fields = on_hash('HGETALL', buffer)
   if fields and #fields == 0 then
