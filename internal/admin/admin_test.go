@@ -217,8 +217,8 @@ func TestServeLetsRequestsEndWhenItStops(t *testing.T) {
 	b.stop()
 	require.Eventually(t, func() bool { return refused(t, b.url) }, eventually, tick, "no new requests are taken")
 	select {
-	case <-b.done:
-		require.Fail(t, "Serve returned while a request was under way")
+	case err := <-b.done:
+		require.Fail(t, "Serve returned while a request was under way", "%v", err)
 	default:
 	}
 	close(leave)

@@ -42,7 +42,9 @@ func (h readiness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer{Ready: len(failing) == 0, Failing: failing})
+	if err := json.NewEncoder(w).Encode(answer{Ready: len(failing) == 0, Failing: failing}); err != nil {
+		h.log.DebugContext(r.Context(), "caller of /readyz hung up", "error", err)
+	}
 }
 
 // failing runs all checks at once and returns the names of those that failed,

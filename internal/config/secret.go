@@ -6,7 +6,7 @@ import "log/slog"
 const redacted = "[redacted]"
 
 // Secret is a text that shows itself to nobody who does not ask by Reveal:
-// formatting, logging and marshalling give a fixed word, or nothing if it is
+// formatting, logging and marshaling give a fixed word, or nothing if it is
 // empty. It holds a pointer because fmt passes by methods, for some verbs and
 // inside unexported fields; it then shows an address.
 type Secret struct{ text *string }

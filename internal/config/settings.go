@@ -46,7 +46,7 @@ func (c *Config) settings() []setting {
 		{"drain.interval", &c.Drain.Interval, "Time between two ticks: how far counters lag behind."},
 		{"drain.chunk_size", &c.Drain.ChunkSize, "Scopes that one claim takes; Redis serves nobody else meanwhile, for about 10 microseconds each."},
 		{"drain.stale_timeout", &c.Drain.StaleTimeout, "Age at which a drain job gives way to the next tick's; longer than drain.interval."},
-		{"drain.job_timeout", &c.Drain.JobTimeout, "Time after which a drain job is cancelled; at least drain.stale_timeout."},
+		{"drain.job_timeout", &c.Drain.JobTimeout, "Time after which a drain job is canceled; at least drain.stale_timeout."},
 		{"drain.lease", &c.Drain.Lease, "Time that a bucket stays with a drain after its last claim, and so with a killed one; at least buffer.claim_timeout."},
 		{"drain.workers", &c.Drain.Workers, "Buckets that this process drains at once."},
 		{"reconciliation.max_in_flight", &c.Reconciliation.MaxInFlight, "Passes that run at once in the whole cluster."},
@@ -60,7 +60,7 @@ func (c *Config) settings() []setting {
 		{"admin.token_file", &c.Admin.TokenFile, "File that holds admin.token."},
 		{"log.level", &c.Log.Level, "Least level that is logged: debug, info, warn or error."},
 		{"log.format", &c.Log.Format, "Form of a line: text or json."},
-		{"shutdown.timeout", &c.Shutdown.Timeout, "Time that running jobs get to end before they are cancelled."},
+		{"shutdown.timeout", &c.Shutdown.Timeout, "Time that running jobs get to end before they are canceled."},
 	}
 }
 

@@ -95,7 +95,7 @@ func (c *Config) validateCombinations(p *problems) {
 			short(c.Drain.Interval), short(c.Drain.StaleTimeout))
 	}
 	if p.sound("drain.stale_timeout", "drain.job_timeout") && c.Drain.StaleTimeout > c.Drain.JobTimeout {
-		p.refuse("drain.stale_timeout", "%s is longer than drain.job_timeout (%s): a job would be cancelled before it can give up in order",
+		p.refuse("drain.stale_timeout", "%s is longer than drain.job_timeout (%s): a job would be canceled before it can give up in order",
 			short(c.Drain.StaleTimeout), short(c.Drain.JobTimeout))
 	}
 	if p.sound("drain.lease", "buffer.claim_timeout") && c.Drain.Lease < c.Buffer.ClaimTimeout {

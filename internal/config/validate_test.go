@@ -49,7 +49,7 @@ func TestInvalid(t *testing.T) {
 
 		{"AC32 a buffer that lives shorter than ten times the staleness", source{file: "buffer: {ttl: 239h59m59s}"}, "buffer.ttl: 239h59m59s is shorter than ten times reconciliation.staleness (24h)"},
 		{"AC32 a tick as long as a job may be late", source{file: "drain: {interval: 1m}"}, "drain.interval: 1m is not shorter than drain.stale_timeout (1m)"},
-		{"AC32 a job that is cancelled before it is stale", source{file: "drain: {stale_timeout: 2m1s}"}, "drain.stale_timeout: 2m1s is longer than drain.job_timeout (2m)"},
+		{"AC32 a job that is canceled before it is stale", source{file: "drain: {stale_timeout: 2m1s}"}, "drain.stale_timeout: 2m1s is longer than drain.job_timeout (2m)"},
 		{"AC32 a lease shorter than a claim may take", source{file: "drain: {lease: 4999ms}"}, "drain.lease: 4.999s is shorter than buffer.claim_timeout (5s)"},
 		{"AC32 a pool one too small", source{file: "database: {max_connections: 23}"}, "database.max_connections: 23 is below 24: 3 for each of reconciliation.max_in_flight (4), 1 for each of drain.workers (4) and 8 for everything else"},
 		{"AC32 a retention of twice the buffer's life", source{file: "ledger: {retention: 480h}"}, "ledger.retention: 480h is not longer than twice buffer.ttl (240h)"},
@@ -138,7 +138,7 @@ func TestWhatIsBarelyValid(t *testing.T) {
 	for name, file := range map[string]string{
 		"ten times the staleness":    "buffer: {ttl: 240h}",
 		"just shorter ticks":         "drain: {interval: 59999ms}",
-		"stale as it is cancelled":   "drain: {stale_timeout: 2m}",
+		"stale as it is canceled":   "drain: {stale_timeout: 2m}",
 		"a lease as long as a claim": "drain: {lease: 5s}",
 		"just the pool":              "database: {max_connections: 24}",
 		"just the retention":         "ledger: {retention: 480h1s}",
