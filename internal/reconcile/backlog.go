@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 )
 
@@ -72,14 +73,22 @@ SELECT (SELECT count(*) FROM namespace_statistics WHERE last_reconciled_at < now
 
 // Count is how many namespaces are due for a reconciliation, exactly.
 func (w *Backlog) Count(ctx context.Context) (n int64, err error) {
-	err = pgx.BeginTxFunc(ctx, w.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, backlogTimeout.Milliseconds())); err != nil {
-			return err
-		}
+	err = inBacklog(ctx, w.Pool, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, backlogSQL, w.cfg.Staleness).Scan(&n)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("count the backlog: %w", err)
 	}
 	return n, nil
+}
+
+// inBacklog runs fn in a transaction under the timeout, which the server
+// enforces also when this process is gone.
+func inBacklog(ctx context.Context, pool *pgxpool.Pool, fn func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, backlogTimeout.Milliseconds())); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
 }

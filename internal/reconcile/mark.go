@@ -56,11 +56,11 @@ RETURNING stowage_marker_micros(reconciliation_marker)`
 //
 // The marker is advanced before the lock is taken: the row may be locked by a
 // drain, and writers must not wait for drains.
-func mark(ctx context.Context, db pgdb.Beginner, scan pgx.Tx, namespace uuid.UUID) (accounting.Marker, error) {
+func mark(ctx context.Context, db pgdb.Beginner, scan pgx.Tx, namespace uuid.UUID, lockTimeout time.Duration) (accounting.Marker, error) {
 	var marker accounting.Marker
 	gone := false
 	err := pgdb.InTx(ctx, db, func(tx pgx.Tx) (err error) {
-		if err := setMarkTimeouts(ctx, tx); err != nil {
+		if err := setMarkTimeouts(ctx, tx, lockTimeout); err != nil {
 			return err
 		}
 		marker, err = advanceMarker(ctx, tx, namespace)
@@ -88,9 +88,9 @@ func mark(ctx context.Context, db pgdb.Beginner, scan pgx.Tx, namespace uuid.UUI
 	}
 }
 
-func setMarkTimeouts(ctx context.Context, tx pgx.Tx) error {
+func setMarkTimeouts(ctx context.Context, tx pgx.Tx, lockTimeout time.Duration) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d; SET LOCAL idle_in_transaction_session_timeout = %d`,
-		markLockTimeout.Milliseconds(), markIdleTimeout.Milliseconds()))
+		lockTimeout.Milliseconds(), markIdleTimeout.Milliseconds()))
 	return err
 }
 

@@ -69,12 +69,13 @@ func (NamespaceArgs) InsertOpts() river.InsertOpts {
 type Namespace struct {
 	river.WorkerDefaults[NamespaceArgs]
 	Deps
-	cfg Config
+	cfg         Config
+	lockTimeout time.Duration
 }
 
 // NewNamespace makes the worker of NamespaceArgs.
 func NewNamespace(deps Deps, cfg Config) *Namespace {
-	return &Namespace{Deps: deps, cfg: cfg}
+	return &Namespace{Deps: deps, cfg: cfg, lockTimeout: markLockTimeout}
 }
 
 // Timeout bounds one pass.

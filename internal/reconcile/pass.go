@@ -80,7 +80,7 @@ func (w *Namespace) inSlot(ctx context.Context, namespace uuid.UUID) (Pass, erro
 	defer w.Metrics.ReconciliationInFlight.Dec()
 	defer prometheus.NewTimer(w.Metrics.ReconciliationDuration).ObserveDuration()
 
-	r := &run{Deps: w.Deps, slot: slot}
+	r := &run{Namespace: w, slot: slot}
 	r.id.Namespace = namespace
 	err = r.pass(ctx)
 	return r.done, err
@@ -88,7 +88,7 @@ func (w *Namespace) inSlot(ctx context.Context, namespace uuid.UUID) (Pass, erro
 
 // run is a pass that runs.
 type run struct {
-	Deps
+	*Namespace
 	slot *pgdb.Hold
 	id   ledger.Pass
 	// chunk are the recounted repositories that are not yet written back.
@@ -108,7 +108,7 @@ func (r *run) pass(ctx context.Context) (err error) {
 	}
 	defer func() { _ = scan.Rollback(ctx) }()
 
-	if r.id.Marker, err = mark(ctx, r.Pool, scan, r.id.Namespace); err != nil {
+	if r.id.Marker, err = mark(ctx, r.Pool, scan, r.id.Namespace, r.lockTimeout); err != nil {
 		return err
 	}
 	r.done.Marker = r.id.Marker
