@@ -45,6 +45,13 @@ func NewEmptyURL(t testing.TB) string {
 	return create(t, pgtestdb.NoopMigrator{})
 }
 
+// ServerURL is the test server itself, for what makes databases of its own.
+func ServerURL(t testing.TB) string {
+	t.Helper()
+	conf := server(t)
+	return conf.URL()
+}
+
 // Open is a pool on a URL, closed with the test.
 func Open(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()

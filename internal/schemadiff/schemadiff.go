@@ -48,7 +48,7 @@ func Diff(ctx context.Context, devURL, root string) (changes []*atlas.Change, er
 			if err := replay(ctx, current, root); err != nil {
 				return err
 			}
-			if err := declare(ctx, desired, root); err != nil {
+			if err := Declare(ctx, desired, root); err != nil {
 				return err
 			}
 			changes, err = plan(ctx, current, desired, root)
@@ -127,8 +127,9 @@ func replay(ctx context.Context, pool *pgxpool.Pool, root string) error {
 	})
 }
 
-// declare makes the entities' tables and everything declared by hand.
-func declare(ctx context.Context, pool *pgxpool.Pool, root string) error {
+// Declare makes the entities' tables, and everything that is declared by hand,
+// in an empty database.
+func Declare(ctx context.Context, pool *pgxpool.Pool, root string) error {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
 	if err := entmigrate.NewSchema(entsql.OpenDB(dialect.Postgres, db)).Create(ctx); err != nil {
