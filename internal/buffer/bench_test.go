@@ -109,6 +109,7 @@ func BenchmarkClaim(b *testing.B) {
 }
 
 func emitMany(b *testing.B, buf *Buffer, namespace uuid.UUID, n int) {
+	b.Helper()
 	deltas := make([]accounting.Delta, 0, n)
 	for range n {
 		deltas = append(deltas, delta(accounting.RepositoryScope(namespace, uuid.Must(uuid.NewV7())), 1, 1))
@@ -124,6 +125,7 @@ func emitMany(b *testing.B, buf *Buffer, namespace uuid.UUID, n int) {
 // cpu is how many seconds Redis's main thread has worked. It is measured
 // instead of time, which says more about the machine's other work.
 func cpu(b *testing.B, client rueidis.Client) (seconds float64) {
+	b.Helper()
 	info, err := client.Do(b.Context(), client.B().Info().Section("cpu").Build()).ToString()
 	require.NoError(b, err)
 	for line := range strings.Lines(info) {

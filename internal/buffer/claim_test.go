@@ -148,11 +148,12 @@ func TestClaim(t *testing.T) {
 
 		b.server.Pause()
 		lost := uuid.Must(uuid.NewV7())
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := b.Claim(ctx, b.bucket, "holder", lost, 10)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		b.server.Resume()
+		require.Eventually(t, func() bool { return b.pending(t, b.namespace).Flush != nil }, wait, tick, "the claim waited in its connection")
 
 		retry := b.claim(t)
 		require.Len(t, retry.Flushes, 2)

@@ -278,7 +278,7 @@ func (m *model) check(t *rapid.T) {
 		require.Equal(t, !state.bufferBad && !state.flushBad, readable)
 		if readable {
 			require.Equal(t, state.flush, p.Flush)
-			require.Equal(t, len(state.buffer), len(p.Buffered))
+			require.Len(t, p.Buffered, len(state.buffer))
 			for _, c := range p.Buffered {
 				require.Equal(t, state.buffer[c.Marker], c)
 			}
