@@ -31,7 +31,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(migrateCommand())
+	root.AddCommand(workerCommand(), migrateCommand())
 	return root
 }
 

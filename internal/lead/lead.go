@@ -21,11 +21,16 @@ import (
 type Config struct {
 	// Class and Key name the lock in the two-int key space.
 	Class, Key int32
-	// Interval is how often a follower asks for the lock and a leader asks
-	// whether its connection lives; it also bounds the wait for the answer. A
-	// leader whose connection breaks knows it within two intervals.
+	// Interval is how often a follower asks for the lock, and a leader whether
+	// its connection lives.
 	Interval time.Duration
+	// Timeout is how long either waits for the answer.
+	Timeout time.Duration
 }
+
+// grace is how long a new leader waits before its term: longer than the former
+// one, whose connection broke, needs to notice it and to end its own.
+func (c Config) grace() time.Duration { return 2*c.Interval + c.Timeout }
 
 // Candidate is one process that may lead.
 type Candidate struct {
@@ -51,7 +56,7 @@ func (c *Candidate) Run(ctx context.Context, term func(ctx context.Context)) {
 		if err := c.campaign(ctx, term); err != nil && ctx.Err() == nil {
 			c.log.WarnContext(ctx, "cannot lead", "error", err)
 		}
-		c.wait(ctx, c.cfg.Interval)
+		c.wait(ctx, c.cfg.Interval, "campaign")
 	}
 }
 
@@ -66,13 +71,12 @@ func (c *Candidate) campaign(ctx context.Context, term func(ctx context.Context)
 }
 
 func (c *Candidate) tryHold(ctx context.Context) (*pgdb.Hold, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Interval)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	return pgdb.TryHold(ctx, c.pool, c.cfg.Class, c.cfg.Key)
 }
 
-// lead waits longer than a former leader needs to notice that its connection
-// broke, so that two terms never overlap, and then runs the term.
+// lead runs a term while it watches the lock.
 func (c *Candidate) lead(ctx context.Context, hold *pgdb.Hold, term func(ctx context.Context)) error {
 	ctx, end := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
@@ -80,7 +84,7 @@ func (c *Candidate) lead(ctx context.Context, hold *pgdb.Hold, term func(ctx con
 		defer close(watched)
 		end(c.watch(ctx, hold))
 	}()
-	c.wait(ctx, 3*c.cfg.Interval)
+	c.wait(ctx, c.cfg.grace(), "grace")
 	if ctx.Err() == nil {
 		c.log.InfoContext(ctx, "this process leads")
 		term(ctx)
@@ -97,7 +101,7 @@ func (c *Candidate) lead(ctx context.Context, hold *pgdb.Hold, term func(ctx con
 // watch returns when the lock is lost or ctx ends.
 func (c *Candidate) watch(ctx context.Context, hold *pgdb.Hold) error {
 	for {
-		c.wait(ctx, c.cfg.Interval)
+		c.wait(ctx, c.cfg.Interval, "watch")
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -108,13 +112,13 @@ func (c *Candidate) watch(ctx context.Context, hold *pgdb.Hold) error {
 }
 
 func (c *Candidate) alive(ctx context.Context, hold *pgdb.Hold) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Interval)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	return hold.Alive(ctx)
 }
 
-func (c *Candidate) wait(ctx context.Context, d time.Duration) {
-	timer := c.clock.NewTimer(d)
+func (c *Candidate) wait(ctx context.Context, d time.Duration, tag string) {
+	timer := c.clock.NewTimer(d, "lead", tag)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -46,8 +45,11 @@ func (w *world) in(t testing.TB) *world { return &world{t: t, pool: w.pool} }
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
+// chunkSize is small, so that few rows make several chunks.
+const chunkSize = 10
+
 func testConfig() Config {
-	return Config{MaxInFlight: 4, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: 10 * time.Second}
+	return Config{MaxInFlight: 4, ChunkSize: chunkSize, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: 10 * time.Second}
 }
 
 func deps(pool *pgxpool.Pool) Deps {
@@ -126,8 +128,10 @@ func (w *world) writer(ctx context.Context, namespace, repository uuid.UUID, siz
 	if err != nil {
 		return nil, err
 	}
+	// A test that fails half-way must not leave a lock that the others wait for.
+	w.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	if err := publish(ctx, tx, namespace, repository, schematype.FormatNPM, size); err != nil {
-		return nil, errors.Join(err, tx.Rollback(ctx))
+		return nil, err
 	}
 	change := accounting.Counters{Bytes: size, Components: 1}
 	return &writer{tx: tx, deltas: []accounting.Delta{
@@ -141,10 +145,7 @@ func (w *writer) lock(ctx context.Context) error {
 	var micros int64
 	err := w.tx.QueryRow(ctx, `SELECT marker FROM stowage_lock_markers(ARRAY[$1::uuid])`, w.deltas[0].Scope.Namespace).Scan(&micros)
 	w.marker = accounting.Marker(micros)
-	if err != nil {
-		return errors.Join(err, w.tx.Rollback(ctx))
-	}
-	return nil
+	return err
 }
 
 // commit returns what the transaction's emission becomes when it is claimed.

@@ -166,6 +166,7 @@ func TestMark(t *testing.T) {
 		repository := w.hosted(namespace)
 		drain, err := w.pool.Begin(t.Context())
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = drain.Rollback(context.Background()) })
 		_, err = drain.Exec(t.Context(), `SELECT FROM namespace_statistics WHERE namespace_id = $1 FOR NO KEY UPDATE`, namespace)
 		require.NoError(t, err)
 

@@ -17,13 +17,9 @@ import (
 	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
-const (
-	// chunkSize is how many repositories one write-back locks.
-	chunkSize = 500
-	// markerAhead is how far a marker may be ahead of this process's clock
-	// before it is reported.
-	markerAhead = time.Minute
-)
+// markerAhead is how far a marker may be ahead of this process's clock before it
+// is reported.
+const markerAhead = time.Minute
 
 // errSaturated says that no slot is free.
 var errSaturated = errors.New("no free slot")
@@ -144,7 +140,7 @@ func (r *run) repositories(ctx context.Context, scan pgx.Tx) (accounting.Counter
 func (r *run) add(ctx context.Context, repository uuid.UUID, counters accounting.Counters) error {
 	scope := accounting.RepositoryScope(r.id.Namespace, repository)
 	r.chunk = append(r.chunk, ledger.Value{Scope: scope, Counters: counters})
-	if len(r.chunk) < chunkSize {
+	if len(r.chunk) < r.cfg.ChunkSize {
 		return nil
 	}
 	return r.flush(ctx)

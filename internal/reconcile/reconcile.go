@@ -28,6 +28,8 @@ type Config struct {
 	// MaxInFlight is how many passes run at once in the whole cluster, at
 	// least 1. While processes disagree about it, the largest value counts.
 	MaxInFlight int
+	// ChunkSize is how many repositories one write-back locks; some hundreds.
+	ChunkSize int
 	// Staleness is the age from which on a namespace is reconciled again.
 	Staleness time.Duration
 	// Timeout bounds one pass.
