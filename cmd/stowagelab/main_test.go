@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -29,9 +28,8 @@ func TestMain(m *testing.M) {
 // behind can be seen.
 func lab(t *testing.T, args ...string) (cmd *exec.Cmd, tmp string) {
 	t.Helper()
-	tmp, err := os.MkdirTemp("", "stowagelab-test-")
+	tmp, err := os.MkdirTemp("", "stowagelab-test-") //nolint:usetesting // PostgreSQL's account cannot enter t.TempDir()
 	require.NoError(t, err)
-	// PostgreSQL's account must be able to enter the folder.
 	require.NoError(t, os.Chmod(tmp, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(tmp)) })
 	cmd = exec.Command(os.Args[0], args...)
@@ -48,10 +46,10 @@ func requireEmpty(t *testing.T, dir string) {
 
 func TestRunGivesADatabaseAndReturnsTheExitCode(t *testing.T) {
 	t.Parallel()
-	cmd, tmp := lab(t, "run", "--", "sh", "-c", "echo $"+testDatabaseVariable+"; exit 7")
+	cmd, tmp := lab(t, "run", "--", "sh", "-c", "echo $"+testDatabaseVariable+" $"+testRedisVariable+"; exit 7")
 	out, err := cmd.Output()
 	require.Equal(t, 7, cmd.ProcessState.ExitCode(), "%v", err)
-	require.True(t, strings.HasPrefix(string(out), "postgres://postgres@127.0.0.1:"), "%s", out)
+	require.Regexp(t, `^postgres://postgres@127\.0\.0\.1:\d+/postgres\?sslmode=disable 127\.0\.0\.1:\d+\n$`, string(out))
 	requireEmpty(t, tmp)
 }
 

@@ -14,30 +14,40 @@ import (
 	"github.com/stowage-dev/stowage/internal/devstack"
 )
 
-// testDatabaseVariable tells tests where a superuser may make databases.
-const testDatabaseVariable = "STOWAGE_TEST_DATABASE_URL"
+// The variables that tell a command where its servers are. On the database a
+// superuser may make others.
+const (
+	testDatabaseVariable = "STOWAGE_TEST_DATABASE_URL"
+	testRedisVariable    = "STOWAGE_TEST_REDIS_ADDRESS"
+)
 
 func runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run -- command [argument ...]",
-		Short: "Run a command, for instance go test, beside a throw-away PostgreSQL",
-		Long: "Runs a command with " + testDatabaseVariable + " set to a throw-away PostgreSQL.\n" +
+		Short: "Run a command, for instance go test, beside throw-away servers",
+		Long: "Runs a command with " + testDatabaseVariable + " and " + testRedisVariable + "\n" +
+			"set to a throw-away PostgreSQL and Redis.\n" +
 			"Signals go on to the command and its children; the exit code is the command's.",
 		Example: "  stowagelab run -- go test ./...",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runBesidePostgres(cmd.Context(), args)
+			return runBesideServers(cmd.Context(), args)
 		},
 	}
 }
 
-func runBesidePostgres(ctx context.Context, args []string) (err error) {
+func runBesideServers(ctx context.Context, args []string) (err error) {
 	postgres, err := devstack.StartPostgres(ctx, devstack.PostgresOptions{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, postgres.Close()) }()
-	return runChild(ctx, args, testDatabaseVariable+"="+postgres.URL())
+	redis, err := devstack.StartRedis(ctx, devstack.RedisOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, redis.Close()) }()
+	return runChild(ctx, args, testDatabaseVariable+"="+postgres.URL(), testRedisVariable+"="+redis.Addr())
 }
 
 // runChild runs the command in a process group of its own, so that each signal

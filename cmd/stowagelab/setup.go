@@ -7,12 +7,19 @@ import (
 )
 
 func setupCommand() *cobra.Command {
-	return &cobra.Command{
+	var tests bool
+	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "Install the servers that are missing (as root), or say which packages to install",
+		Short: "Install what is missing on this machine (as root), or say which packages to install",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return devstack.Setup(cmd.Context(), cmd.OutOrStdout())
+			needs := devstack.Servers()
+			if tests {
+				needs = append(needs, devstack.RaceDetector())
+			}
+			return devstack.Setup(cmd.Context(), cmd.OutOrStdout(), needs...)
 		},
 	}
+	cmd.Flags().BoolVar(&tests, "tests", false, "also what the tests need beside the servers")
+	return cmd
 }

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// Setup makes sure that the server binaries are there. As root on a Debian
-// machine it installs the missing packages and writes to out what it does; as
-// an ordinary user it fails with a *MissingError.
-func Setup(ctx context.Context, out io.Writer) error {
-	return setup(ctx, out, os.Geteuid() == 0)
+// Setup makes sure that the needs are met. As root on a Debian machine it
+// installs the packages that are missing and writes to out what it does; as an
+// ordinary user it fails with a *MissingError.
+func Setup(ctx context.Context, out io.Writer, needs ...Need) error {
+	return setup(ctx, out, os.Geteuid() == 0, needs)
 }
 
-func setup(ctx context.Context, out io.Writer, root bool) error {
-	missing := Missing()
+func setup(ctx context.Context, out io.Writer, root bool, needs []Need) error {
+	missing := missingPackages(needs)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -31,10 +31,20 @@ func setup(ctx context.Context, out io.Writer, root bool) error {
 			return err
 		}
 	}
-	if missing := Missing(); len(missing) > 0 {
+	if missing := missingPackages(needs); len(missing) > 0 {
 		return fmt.Errorf("after the installation: %w", &MissingError{Packages: missing})
 	}
 	return nil
+}
+
+func missingPackages(needs []Need) []string {
+	var missing []string
+	for _, need := range needs {
+		if !need.found() {
+			missing = append(missing, need.packages...)
+		}
+	}
+	return missing
 }
 
 // runLoud says what it runs, and shows what that prints.
