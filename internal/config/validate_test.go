@@ -138,7 +138,7 @@ func TestWhatIsBarelyValid(t *testing.T) {
 	for name, file := range map[string]string{
 		"ten times the staleness":    "buffer: {ttl: 240h}",
 		"just shorter ticks":         "drain: {interval: 59999ms}",
-		"stale as it is canceled":   "drain: {stale_timeout: 2m}",
+		"stale as it is canceled":    "drain: {stale_timeout: 2m}",
 		"a lease as long as a claim": "drain: {lease: 5s}",
 		"just the pool":              "database: {max_connections: 24}",
 		"just the retention":         "ledger: {retention: 480h1s}",
