@@ -81,7 +81,7 @@ func (tx *Tx) Report(change Change) error {
 // transaction was rolled back. A failed emission is no error: the write has
 // succeeded, and a reconciliation is requested.
 func (c *Client) WithTx(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (err error) {
-	entTx, err := c.Client.Tx(ctx)
+	entTx, err := c.Tx(ctx)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,8 @@ package entdb_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-dev/stowage/ent"
 	"github.com/stowage-dev/stowage/ent/entdb"
@@ -221,17 +222,16 @@ func TestConcurrentDeletersCountOnce(t *testing.T) {
 	r := b.npm(t)
 	b.publish(t, r, 10, 20, 30)
 	const deleters = 20
-	var wg sync.WaitGroup
+	var group errgroup.Group
 	for range deleters {
-		wg.Go(func() {
-			err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+		group.Go(func() error {
+			return b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 				_, err := tx.NPMVersion.Delete().Where(npmversion.RepositoryID(r.ID)).Exec(ctx)
 				return err
 			})
-			require.NoError(t, err)
 		})
 	}
-	wg.Wait()
+	require.NoError(t, group.Wait())
 	require.Equal(t, entdb.Counters{}, b.recorder.Repository(r.ID))
 	b.requireExact(t, r)
 }
@@ -244,28 +244,27 @@ func TestPredicateIsAskedAgainUnderTheLock(t *testing.T) {
 	r := b.npm(t)
 	made := b.publish(t, r, 10, 20)
 	held, release := make(chan struct{}), make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
-			tx.NPMVersion.UpdateOne(made[0]).SetSizeBytes(1000).ExecX(ctx)
+	var group errgroup.Group
+	group.Go(func() error {
+		return b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+			err := tx.NPMVersion.UpdateOne(made[0]).SetSizeBytes(1000).Exec(ctx)
 			close(held)
 			<-release
-			return nil
+			return err
 		})
-		require.NoError(t, err)
 	})
 	<-held
-	wg.Go(func() {
-		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
-			n := tx.NPMVersion.Delete().Where(npmversion.SizeBytesLT(100)).ExecX(ctx)
-			require.Equal(t, 1, n)
-			return nil
+	var deleted int
+	group.Go(func() error {
+		return b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) (err error) {
+			deleted, err = tx.NPMVersion.Delete().Where(npmversion.SizeBytesLT(100)).Exec(ctx)
+			return err
 		})
-		require.NoError(t, err)
 	})
 	b.awaitLockWaiters(t, 1)
 	close(release)
-	wg.Wait()
+	require.NoError(t, group.Wait())
+	require.Equal(t, 1, deleted)
 	require.Equal(t, entdb.Counters{Bytes: 1000, Components: 1}, b.recorder.Repository(r.ID))
 	b.requireExact(t, r)
 }
@@ -444,19 +443,16 @@ func TestManyNamespacesInOneTransaction(t *testing.T) {
 	first := b.npm(t)
 	b.namespace = b.db.Namespace.Create().SetSlug("second").SaveX(t.Context())
 	second := b.npm(t)
-	var wg sync.WaitGroup
+	var group errgroup.Group
 	for i := range 16 {
-		wg.Go(func() {
-			err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+		group.Go(func() error {
+			return b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 				order := []*ent.Repository{first, second}
-				newVersion(tx, order[i%2], 10).SaveX(ctx)
-				newVersion(tx, order[(i+1)%2], 10).SaveX(ctx)
-				return nil
+				return errors.Join(newVersion(tx, order[i%2], 10).Exec(ctx), newVersion(tx, order[(i+1)%2], 10).Exec(ctx))
 			})
-			require.NoError(t, err)
 		})
 	}
-	wg.Wait()
+	require.NoError(t, group.Wait())
 	b.requireExact(t, first)
 	b.requireExact(t, second)
 }

@@ -3,6 +3,7 @@ package entdb
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -95,10 +96,8 @@ func one(ctx context.Context, id uuid.UUID, what string, read func(context.Conte
 }
 
 func refuseNil(ids []uuid.UUID, what string) error {
-	for _, id := range ids {
-		if id == uuid.Nil {
-			return fmt.Errorf("%s usage: %w", what, ErrNilID)
-		}
+	if slices.Contains(ids, uuid.Nil) {
+		return fmt.Errorf("%s usage: %w", what, ErrNilID)
 	}
 	return nil
 }

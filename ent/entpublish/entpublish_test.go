@@ -4,27 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/entpublish"
 	"github.com/stowage-dev/stowage/ent/schematype"
 )
 
+// formatTest is a test of one format, with a repository of it.
+type formatTest struct {
+	*testing.T
+	b          *bundle
+	format     schematype.Format
+	repository uuid.UUID
+}
+
 // eachFormat runs a rule for the three formats side by side.
-func eachFormat(t *testing.T, rule func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID)) {
+func eachFormat(t *testing.T, rule func(ft formatTest)) {
 	t.Helper()
 	for _, format := range schematype.Formats() {
 		t.Run(format.String(), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			rule(t, b, format, b.repository(t, format))
+			rule(formatTest{T: t, b: b, format: format, repository: b.repository(t, format)})
 			b.requireExact(t)
 		})
 	}
@@ -32,121 +40,126 @@ func eachFormat(t *testing.T, rule func(t *testing.T, b *bundle, format schematy
 
 func TestPublishCountsWhatIsNew(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		ctx := t.Context()
+	eachFormat(t, func(ft formatTest) {
+		b, format, repository := ft.b, ft.format, ft.repository
+		ctx := ft.Context()
 		first, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob("a", 100)}})
-		require.NoError(t, err)
-		require.True(t, first.Created)
-		require.Equal(t, int64(110), first.Size, "a blob listed twice counts once")
+		require.NoError(ft, err)
+		require.True(ft, first.Created)
+		require.Equal(ft, int64(110), first.Size, "a blob listed twice counts once")
 		second, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 2), Blobs: []entpublish.Blob{blob("a", 100), blob("c", 1)}})
-		require.NoError(t, err)
-		require.NotEqual(t, first.ID, second.ID)
-		require.Equal(t, entdb.Counters{Bytes: 211, Components: 2}, b.recorder.Repository(repository))
-		require.Equal(t, entdb.Counters{Bytes: 111, Components: 2}, b.recorder.Namespace(b.namespace), "the shared blob counts once")
+		require.NoError(ft, err)
+		require.NotEqual(ft, first.ID, second.ID)
+		require.Equal(ft, entdb.Counters{Bytes: 211, Components: 2}, b.recorder.Repository(repository))
+		require.Equal(ft, entdb.Counters{Bytes: 111, Components: 2}, b.recorder.Namespace(b.namespace), "the shared blob counts once")
 	})
 }
 
 func TestPublishAgainIsIdempotent(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		ctx := t.Context()
+	eachFormat(t, func(ft formatTest) {
+		b, format, repository := ft.b, ft.format, ft.repository
+		ctx := ft.Context()
 		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob("empty", 0)}}
 		first, err := b.publish(ctx, v)
-		require.NoError(t, err)
+		require.NoError(ft, err)
 		emitted := len(b.recorder.Emissions())
 		again, err := b.publish(ctx, v)
-		require.NoError(t, err)
-		require.Equal(t, entpublish.Published{ID: first.ID, Size: 100}, again)
-		require.Len(t, b.recorder.Emissions(), emitted, "nothing changed, nothing emitted")
+		require.NoError(ft, err)
+		require.Equal(ft, entpublish.Published{ID: first.ID, Size: 100}, again)
+		require.Len(ft, b.recorder.Emissions(), emitted, "nothing changed, nothing emitted")
 	})
 }
 
 func TestPublishOtherContent(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		ctx := t.Context()
+	eachFormat(t, func(ft formatTest) {
+		b, format, repository := ft.b, ft.format, ft.repository
+		ctx := ft.Context()
 		publish := func(blobs ...entpublish.Blob) (entpublish.Published, error) {
 			return b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 1), Blobs: blobs})
 		}
 		_, err := publish(blob("a", 100), blob("b", 10))
-		require.NoError(t, err)
+		require.NoError(ft, err)
 		for name, blobs := range map[string][]entpublish.Blob{
 			"more":  {blob("a", 100), blob("b", 10), blob("c", 0)},
 			"other": {blob("a", 100), blob("d", 10)},
 		} {
 			published, err := publish(blobs...)
 			if format == schematype.FormatMaven {
-				require.NoError(t, err, "a Maven version is deployed file by file: %s", name)
-				require.False(t, published.Created)
+				require.NoError(ft, err, "a Maven version is deployed file by file: %s", name)
+				require.False(ft, published.Created)
 			} else {
-				require.ErrorIs(t, err, entpublish.ErrConflict, name)
+				require.ErrorIs(ft, err, entpublish.ErrConflict, name)
 			}
 		}
 		fewer, err := publish(blob("a", 100))
 		if format == schematype.FormatMaven {
-			require.NoError(t, err)
-			require.Equal(t, int64(120), fewer.Size)
+			require.NoError(ft, err)
+			require.Equal(ft, int64(120), fewer.Size)
 		} else {
-			require.ErrorIs(t, err, entpublish.ErrConflict)
+			require.ErrorIs(ft, err, entpublish.ErrConflict)
 		}
 	})
 }
 
 func TestSoftDeletedCountsUntilPurged(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		ctx := t.Context()
-		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 5 << 20)}}
+	eachFormat(t, func(ft formatTest) {
+		b, format, repository := ft.b, ft.format, ft.repository
+		ctx := ft.Context()
+		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 5<<20)}}
 		full := entdb.Counters{Bytes: 5 << 20, Components: 1}
 		first, err := b.publish(ctx, v)
-		require.NoError(t, err)
+		require.NoError(ft, err)
 		for range 2 {
-			require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }))
-			require.Equal(t, full, b.recorder.Repository(repository))
+			require.NoError(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }))
+			require.Equal(ft, full, b.recorder.Repository(repository))
 		}
 		for range 2 {
-			require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, v.Ref) }))
+			require.NoError(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, v.Ref) }))
 		}
-		require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }))
+		require.NoError(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }))
 		restored, err := b.publish(ctx, v)
-		require.NoError(t, err)
-		require.Equal(t, entpublish.Published{ID: first.ID, Restored: true, Size: 5 << 20}, restored)
-		require.Equal(t, full, b.recorder.Namespace(b.namespace))
+		require.NoError(ft, err)
+		require.Equal(ft, entpublish.Published{ID: first.ID, Restored: true, Size: 5 << 20}, restored)
+		require.Equal(ft, full, b.recorder.Namespace(b.namespace))
 
-		require.NoError(t, b.purge(ctx, v.Ref))
-		require.Equal(t, entdb.Counters{}, b.recorder.Repository(repository))
-		require.ErrorIs(t, b.purge(ctx, v.Ref), entpublish.ErrNotFound)
-		require.ErrorIs(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }), entpublish.ErrNotFound)
-		require.ErrorIs(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, v.Ref) }), entpublish.ErrNotFound)
+		require.NoError(ft, b.purge(ctx, v.Ref))
+		require.Equal(ft, entdb.Counters{}, b.recorder.Repository(repository))
+		require.ErrorIs(ft, b.purge(ctx, v.Ref), entpublish.ErrNotFound)
+		require.ErrorIs(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, v.Ref) }), entpublish.ErrNotFound)
+		require.ErrorIs(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, v.Ref) }), entpublish.ErrNotFound)
 
 		again, err := b.publish(ctx, v)
-		require.NoError(t, err)
-		require.True(t, again.Created)
-		require.Equal(t, full, b.recorder.Namespace(b.namespace), "publish, unpublish, publish the same bytes")
+		require.NoError(ft, err)
+		require.True(ft, again.Created)
+		require.Equal(ft, full, b.recorder.Namespace(b.namespace), "publish, unpublish, publish the same bytes")
 	})
 }
 
 func TestCollectBlobs(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		ctx := t.Context()
+	eachFormat(t, func(ft formatTest) {
+		b, format, repository := ft.b, ft.format, ft.repository
+		ctx := ft.Context()
 		shared := blob("shared", 1000)
 		for n := range 3 {
 			_, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, n), Blobs: []entpublish.Blob{shared, blob(fmt.Sprint("own", n), 1)}})
-			require.NoError(t, err)
+			require.NoError(ft, err)
 		}
 		for n := range 2 {
-			require.NoError(t, b.purge(ctx, ref(repository, format, n)))
+			require.NoError(ft, b.purge(ctx, ref(repository, format, n)))
 		}
-		require.Equal(t, entdb.Counters{Bytes: 1003, Components: 1}, b.recorder.Namespace(b.namespace), "blobs stay until they are collected")
+		require.Equal(ft, entdb.Counters{Bytes: 1003, Components: 1}, b.recorder.Namespace(b.namespace), "blobs stay until they are collected")
 
 		collected, err := b.collect(ctx, time.Hour)
-		require.NoError(t, err)
-		require.Empty(t, collected, "the grace period keeps young ones")
+		require.NoError(ft, err)
+		require.Empty(ft, collected, "the grace period keeps young ones")
 		collected, err = b.collect(ctx, 0)
-		require.NoError(t, err)
-		require.ElementsMatch(t, []entpublish.Blob{blob("own0", 1), blob("own1", 1)}, collected, "and a blob of a kept version stays")
-		require.Equal(t, entdb.Counters{Bytes: 1001, Components: 1}, b.recorder.Namespace(b.namespace))
+		require.NoError(ft, err)
+		require.ElementsMatch(ft, []entpublish.Blob{blob("own0", 1), blob("own1", 1)}, collected, "and a blob of a kept version stays")
+		require.Equal(ft, entdb.Counters{Bytes: 1001, Components: 1}, b.recorder.Namespace(b.namespace))
 	})
 }
 
@@ -169,29 +182,32 @@ func TestPutBlobsAheadOfTheirVersion(t *testing.T) {
 
 func TestDeleteRepositoryWithContent(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		ctx := t.Context()
-		kept := b.repository(t, format)
+	eachFormat(t, func(ft formatTest) {
+		b, format, repository := ft.b, ft.format, ft.repository
+		ctx := ft.Context()
+		kept := b.repository(ft.T, format)
 		for n := range 3 {
 			_, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, n), Blobs: []entpublish.Blob{blob("shared", 10), blob(fmt.Sprint(n), 1)}})
-			require.NoError(t, err)
+			require.NoError(ft, err)
 		}
-		require.NoError(t, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, ref(repository, format, 1)) }))
+		require.NoError(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error {
+			return entpublish.SoftDelete(ctx, tx, ref(repository, format, 1))
+		}))
 		_, err := b.publish(ctx, entpublish.Version{Ref: ref(kept, format, 1), Blobs: []entpublish.Blob{blob("shared", 10)}})
-		require.NoError(t, err)
+		require.NoError(ft, err)
 
 		remove := func(ctx context.Context, tx *entdb.Tx) error { return entpublish.DeleteRepository(ctx, tx, repository) }
-		require.NoError(t, b.in(ctx, remove))
-		require.ErrorIs(t, b.in(ctx, remove), entdb.ErrRepository)
-		require.Equal(t, entdb.Counters{Bytes: 13, Components: 1}, b.recorder.Namespace(b.namespace))
+		require.NoError(ft, b.in(ctx, remove))
+		require.ErrorIs(ft, b.in(ctx, remove), entdb.ErrRepository)
+		require.Equal(ft, entdb.Counters{Bytes: 13, Components: 1}, b.recorder.Namespace(b.namespace))
 		_, err = b.collect(ctx, 0)
-		require.NoError(t, err)
-		require.Equal(t, entdb.Counters{Bytes: 10, Components: 1}, b.recorder.Namespace(b.namespace))
+		require.NoError(ft, err)
+		require.Equal(ft, entdb.Counters{Bytes: 10, Components: 1}, b.recorder.Namespace(b.namespace))
 		var left int
-		require.NoError(t, b.pool.QueryRow(ctx, `SELECT count(*) FROM blob_storage_attachments WHERE repository_id = $1`, repository).Scan(&left))
-		require.Zero(t, left)
+		require.NoError(ft, b.pool.QueryRow(ctx, `SELECT count(*) FROM blob_storage_attachments WHERE repository_id = $1`, repository).Scan(&left))
+		require.Zero(ft, left)
 		_, err = b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 9)})
-		require.ErrorIs(t, err, entdb.ErrRepository)
+		require.ErrorIs(ft, err, entdb.ErrRepository)
 	})
 }
 
@@ -250,19 +266,21 @@ func TestTwentyDeletersOfOneManifest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	repository := b.repository(t, schematype.FormatContainer)
-	v := entpublish.Version{Ref: ref(repository, schematype.FormatContainer, 1), Blobs: []entpublish.Blob{blob("layer", 10 << 20)}}
+	v := entpublish.Version{Ref: ref(repository, schematype.FormatContainer, 1), Blobs: []entpublish.Blob{blob("layer", 10<<20)}}
 	_, err := b.publish(t.Context(), v)
 	require.NoError(t, err)
 	var deleted atomic.Int64
-	var wg sync.WaitGroup
+	var deleters errgroup.Group
 	for range 20 {
-		wg.Go(func() {
-			if b.purge(t.Context(), v.Ref) == nil {
+		deleters.Go(func() error {
+			err := b.purge(t.Context(), v.Ref)
+			if err == nil {
 				deleted.Add(1)
 			}
+			return ignore(err, entpublish.ErrNotFound)
 		})
 	}
-	wg.Wait()
+	require.NoError(t, deleters.Wait())
 	require.Equal(t, int64(1), deleted.Load())
 	require.Equal(t, entdb.Counters{}, b.recorder.Repository(repository))
 	b.requireExact(t)
@@ -272,17 +290,17 @@ func TestFiftyPushesShareALayer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	repository := b.repository(t, schematype.FormatContainer)
-	var wg sync.WaitGroup
+	var pushes errgroup.Group
 	for n := range 50 {
-		wg.Go(func() {
+		pushes.Go(func() error {
 			_, err := b.publish(t.Context(), entpublish.Version{
 				Ref:   ref(repository, schematype.FormatContainer, n),
 				Blobs: []entpublish.Blob{blob("shared", 100<<20), blob(fmt.Sprint("own", n), 1<<20)},
 			})
-			require.NoError(t, err)
+			return err
 		})
 	}
-	wg.Wait()
+	require.NoError(t, pushes.Wait())
 	require.Equal(t, entdb.Counters{Bytes: 150 << 20, Components: 50}, b.recorder.Namespace(b.namespace))
 	b.requireExact(t)
 }
@@ -290,67 +308,78 @@ func TestFiftyPushesShareALayer(t *testing.T) {
 // Collectors, publishers and purgers meet on the same few blobs and versions.
 func TestCollectorBesidePublishers(t *testing.T) {
 	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
+	eachFormat(t, func(ft formatTest) {
 		const rounds = 40
-		ctx := t.Context()
-		var wg sync.WaitGroup
+		var group errgroup.Group
 		for w := range 3 {
-			wg.Go(func() {
-				for n := range rounds {
-					_, err := b.publish(ctx, entpublish.Version{
-						Ref:   ref(repository, format, (w+n)%4),
-						Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob(fmt.Sprint((w + n) % 4), 1)},
-					})
-					require.NoError(t, err)
-				}
-			})
-			wg.Go(func() {
-				for n := range rounds {
-					if err := b.purge(ctx, ref(repository, format, (w+n)%4)); err != nil {
-						require.ErrorIs(t, err, entpublish.ErrNotFound)
-					}
-				}
-			})
+			group.Go(func() error { return ft.publishOften(w, rounds) })
+			group.Go(func() error { return ft.purgeOften(w, rounds) })
 		}
-		wg.Go(func() {
+		group.Go(func() error {
 			for range rounds {
-				_, err := b.collect(ctx, 0)
-				require.NoError(t, err)
-			}
-		})
-		wg.Wait()
-	})
-}
-
-// A publish extends a Maven version while another deletes the repository.
-func TestDeleteRepositoryBesidePublishers(t *testing.T) {
-	t.Parallel()
-	eachFormat(t, func(t *testing.T, b *bundle, format schematype.Format, repository uuid.UUID) {
-		var wg sync.WaitGroup
-		for n := range 20 {
-			wg.Go(func() {
-				_, err := b.publish(t.Context(), entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob(fmt.Sprint(n), 1)}})
-				if err != nil && format != schematype.FormatMaven {
-					require.True(t, isOneOf(err, entpublish.ErrConflict, entdb.ErrRepository), "%v", err)
-				} else if err != nil {
-					require.ErrorIs(t, err, entdb.ErrRepository)
+				if _, err := ft.b.collect(ft.Context(), 0); err != nil {
+					return err
 				}
-			})
-		}
-		wg.Go(func() {
-			require.NoError(t, b.in(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
-				return entpublish.DeleteRepository(ctx, tx, repository)
-			}))
+			}
+			return nil
 		})
-		wg.Wait()
+		require.NoError(ft, group.Wait())
 	})
 }
 
-func isOneOf(err error, targets ...error) bool {
-	for _, target := range targets {
-		if errors.Is(err, target) {
-			return true
+func (ft formatTest) publishOften(worker, rounds int) error {
+	for n := range rounds {
+		_, err := ft.b.publish(ft.Context(), entpublish.Version{
+			Ref:   ref(ft.repository, ft.format, (worker+n)%4),
+			Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob(fmt.Sprint((worker+n)%4), 1)},
+		})
+		if err != nil {
+			return err
 		}
 	}
-	return false
+	return nil
+}
+
+func (ft formatTest) purgeOften(worker, rounds int) error {
+	for n := range rounds {
+		err := ft.b.purge(ft.Context(), ref(ft.repository, ft.format, (worker+n)%4))
+		if err := ignore(err, entpublish.ErrNotFound); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Publishes extend a Maven version, or meet on one of another format, while
+// the repository is deleted.
+func TestDeleteRepositoryBesidePublishers(t *testing.T) {
+	t.Parallel()
+	eachFormat(t, func(ft formatTest) {
+		var group errgroup.Group
+		for n := range 20 {
+			group.Go(func() error {
+				_, err := ft.b.publish(ft.Context(), entpublish.Version{
+					Ref: ref(ft.repository, ft.format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob(fmt.Sprint(n), 1)},
+				})
+				if ft.format != schematype.FormatMaven {
+					err = ignore(err, entpublish.ErrConflict)
+				}
+				return ignore(err, entdb.ErrRepository)
+			})
+		}
+		group.Go(func() error {
+			return ft.b.in(ft.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+				return entpublish.DeleteRepository(ctx, tx, ft.repository)
+			})
+		})
+		require.NoError(ft, group.Wait())
+	})
+}
+
+// ignore is err unless it is the expected one.
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
 }
