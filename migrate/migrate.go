@@ -134,7 +134,8 @@ func applyFile(ctx context.Context, conn *sql.Conn, dir atlas.Dir, file atlas.Fi
 		return err
 	}
 	if err := execute(ctx, tx, dir, file); err != nil {
-		return errors.Join(err, tx.Rollback())
+		_ = tx.Rollback() // the session is closed next, which rolls back too
+		return err
 	}
 	return tx.Commit()
 }
@@ -165,11 +166,14 @@ func withoutTx(file atlas.File) bool {
 	return len(modes) == 1 && modes[0] == "none"
 }
 
-// explain names the way out of the failure that operators meet most.
+// explain names the file, and the way out of the failure that operators meet
+// most. It leaves out what only follows from the statement's failure.
 func explain(file atlas.File, lockTimeout time.Duration, err error) error {
 	const lockNotAvailable = "55P03"
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable {
+	if failed, ok := errors.AsType[*atlas.StmtExecError](err); ok {
+		err = failed
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == lockNotAvailable {
 		return fmt.Errorf("migration %s: another transaction held a lock for longer than %s; wait for it or end it (pg_locks, pg_stat_activity), then apply again: %w", file.Name(), lockTimeout, err)
 	}
 	return fmt.Errorf("migration %s: %w", file.Name(), err)

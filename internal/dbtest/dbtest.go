@@ -67,8 +67,8 @@ func create(t testing.TB, m pgtestdb.Migrator) string {
 	return conf.URL() + "&search_path=public&timezone=UTC"
 }
 
-// server is the test server, reached once, so that a missing one is told in
-// words a reader can act on.
+// server is the test server. It is tried first, so that a missing one is told
+// in words a reader can act on.
 func server(t testing.TB) pgtestdb.Config {
 	t.Helper()
 	raw := os.Getenv(URLVariable)
