@@ -83,7 +83,7 @@ func (w *BucketWorker) drain(ctx context.Context, args BucketArgs, until time.Ti
 	r := w.newRun(args.Bucket)
 	defer r.release(ctx)
 	for left := int(args.Scopes); left > 0; {
-		if w.Clock.Now().After(until) {
+		if w.Clock.Now("drain", "chunk").After(until) {
 			w.bailOut(ctx, args.Bucket)
 			return nil
 		}
@@ -133,6 +133,8 @@ func (r *run) claim(ctx context.Context, limit int) (buffer.Claim, error) {
 	if err != nil {
 		return buffer.Claim{}, fmt.Errorf("batch id: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.ClaimTimeout)
+	defer cancel()
 	return r.Buffer.Claim(ctx, r.bucket, r.holder, batch, limit)
 }
 

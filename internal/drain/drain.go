@@ -40,6 +40,8 @@ type Config struct {
 	// ChunkSize is how many scopes one claim takes. Redis serves nobody else
 	// meanwhile: about 10 microseconds for each.
 	ChunkSize int
+	// ClaimTimeout is how long one claim may take. The lease must outlive it.
+	ClaimTimeout time.Duration
 	// LedgerRetention is how long the ledger keeps its rows. A flush older than
 	// half of it is not applied: the row that says that it was may be dropped.
 	LedgerRetention time.Duration
@@ -52,6 +54,7 @@ func DefaultConfig() Config {
 		StaleTimeout:    time.Minute,
 		JobTimeout:      2 * time.Minute,
 		ChunkSize:       500,
+		ClaimTimeout:    5 * time.Second,
 		LedgerRetention: 30 * 24 * time.Hour,
 	}
 }
@@ -68,6 +71,7 @@ func (c Config) Validate() error {
 	refuse(c.StaleTimeout <= c.Interval, "stale_timeout: %s must be longer than interval (%s), or a job that was only late is thrown away", c.StaleTimeout, c.Interval)
 	refuse(c.JobTimeout < c.StaleTimeout, "job_timeout: %s must not be shorter than stale_timeout (%s), or a job is cancelled before it can bail out", c.JobTimeout, c.StaleTimeout)
 	refuse(c.ChunkSize < 1 || c.ChunkSize > maxChunkSize, "chunk_size: %d must be between 1 and %d", c.ChunkSize, maxChunkSize)
+	refuse(c.ClaimTimeout <= 0, "claim_timeout: %s must be positive", c.ClaimTimeout)
 	refuse(c.LedgerRetention <= 0, "ledger_retention: %s must be positive", c.LedgerRetention)
 	return errors.Join(errs...)
 }
