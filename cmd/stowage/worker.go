@@ -180,6 +180,7 @@ func jobConfig(cfg *config.Config) jobqueue.Config {
 			StaleTimeout:    cfg.Drain.StaleTimeout,
 			JobTimeout:      cfg.Drain.JobTimeout,
 			ChunkSize:       cfg.Drain.ChunkSize,
+			ClaimTimeout:    cfg.Buffer.ClaimTimeout,
 			LedgerRetention: cfg.Ledger.Retention,
 		},
 		DrainWorkers: cfg.Drain.Workers,

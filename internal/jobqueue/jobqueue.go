@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,11 +83,16 @@ type Queue struct {
 	// term is the context of the current or last term of leadership; it is set
 	// before the leader's queue is first worked.
 	term atomic.Pointer[context.Context]
+	// running are the kinds of the leader's jobs that run now.
+	running sync.Map
 }
 
 // New registers every kind of job. A process registers all of them, because the
 // one that River elects rescues, and discards, what it does not know.
 func New(deps Deps, cfg Config) (*Queue, error) {
+	if err := errors.Join(cfg.Drain.Validate(), cfg.Reconcile.Validate(), cfg.Partitions.Validate()); err != nil {
+		return nil, fmt.Errorf("job queue: %w", err)
+	}
 	q := &Queue{
 		deps: deps, cfg: cfg,
 		candidate: lead.New(deps.Pool, deps.Clock, deps.Log, leadership()),

@@ -50,8 +50,12 @@ func schedule(cfg Config) []entry {
 	}
 }
 
-// errTermOver is the cause with which the leader's jobs are canceled.
-var errTermOver = errors.New("this process leads no longer")
+var (
+	// errTermOver is the cause with which the leader's jobs are canceled.
+	errTermOver = errors.New("this process leads no longer")
+	// errOverlap ends a job of the leader's queue whose like still runs.
+	errOverlap = errors.New("the job before it still runs")
+)
 
 // serve works the leader's queue until the term ends. The gauges that have one
 // writer are withdrawn at once, and again when the last job that could set them
@@ -113,12 +117,18 @@ func (q *Queue) keep(term context.Context, e entry) {
 	}
 }
 
-// inTerm cancels a job of the leader's queue when the term ends in which it was
-// begun. The job is then over: the next leader begins its own.
+// inTerm lets a job of the leader's queue run if none of its kind runs, and
+// cancels it when the term ends in which it was begun. So in the whole cluster
+// each kind runs once at a time. A job that is ended by either is over: the next
+// one comes by the schedule.
 func (q *Queue) inTerm(ctx context.Context, job *rivertype.JobRow, work func(context.Context) error) error {
 	if job.Queue != leaderQueue {
 		return work(ctx)
 	}
+	if _, overlaps := q.running.LoadOrStore(job.Kind, true); overlaps {
+		return river.JobCancel(errOverlap)
+	}
+	defer q.running.Delete(job.Kind)
 	term := *q.term.Load()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

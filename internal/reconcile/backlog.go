@@ -16,10 +16,10 @@ const backlogTimeout = 20 * time.Second
 
 // BacklogArgs asks for a count of the namespaces that are due.
 //
-//   - Unique by period (a minute), in River's default states. It runs in the
-//     queue of the leader, and a process that leads no longer withdraws the
-//     gauge, so the gauge has one writer.
-//   - Attempts: one; the next period is the retry. After a failure the gauge
+//   - Not unique in River: it is inserted and worked by the process that leads,
+//     one at a time, and a process that leads no longer withdraws the gauge. So
+//     the gauge has one writer.
+//   - Attempts: one; the next count is the retry. After a failure the gauge
 //     keeps its value.
 //   - Timeout: backlogTimeout, also as a statement timeout in the server.
 //   - A kill leaves nothing.

@@ -144,14 +144,16 @@ func TestMark(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, writer.lock(t.Context()))
 
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
 		r := reconciler(w.pool)
-		pass, err := r.Reconcile(t.Context(), namespace)
+		pass, err := r.Reconcile(ctx, namespace)
 		require.NoError(t, err)
 		require.Equal(t, metrics.PassLockTimeout, pass.Result)
 		require.Equal(t, old, w.marker(namespace))
 
 		var snooze *rivertype.JobSnoozeError
-		require.ErrorAs(t, r.Work(t.Context(), &river.Job[NamespaceArgs]{Args: NamespaceArgs{NamespaceID: namespace}}), &snooze)
+		require.ErrorAs(t, r.Work(ctx, &river.Job[NamespaceArgs]{Args: NamespaceArgs{NamespaceID: namespace}}), &snooze)
 		require.Positive(t, snooze.Duration)
 
 		_, err = writer.commit(t.Context())
@@ -173,8 +175,6 @@ func TestMark(t *testing.T) {
 		pass := startPass(t.Context(), patient(w.pool), namespace)
 		w.waitBlocked()
 		writer, err := w.writer(t.Context(), namespace, repository, 10)
-		require.NoError(t, err)
-		_, err = writer.tx.Exec(t.Context(), `SET LOCAL lock_timeout = '3s'`)
 		require.NoError(t, err)
 		require.NoError(t, writer.lock(t.Context()), "the writer waits for the mark, and so for the drain")
 		_, err = writer.commit(t.Context())

@@ -239,14 +239,15 @@ func TestPass(t *testing.T) {
 		for range 3 {
 			w.publish(namespace, w.hosted(namespace), schematype.FormatNPM, 1)
 		}
-		stamped := func(string) {
-			if w.statistics(namespace).L != 0 {
-				require.Zero(t, w.count(`SELECT count(*) FROM repositories WHERE namespace_id = $1 AND last_reconciled_at = 'epoch'`, namespace))
-			}
+		early := false
+		look := func(string) {
+			early = early || w.statistics(namespace).L != 0 &&
+				w.count(`SELECT count(*) FROM repositories WHERE namespace_id = $1 AND last_reconciled_at = 'epoch'`, namespace) > 0
 		}
-		pool := w.traced(&tracer{before: stamped, after: stamped})
+		pool := w.traced(&tracer{before: look, after: look})
 		_, err := reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
+		require.False(t, early, "the namespace was stamped before a repository")
 		require.NotZero(t, w.statistics(namespace).L)
 	})
 

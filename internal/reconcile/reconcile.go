@@ -5,6 +5,8 @@
 package reconcile
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -36,6 +38,26 @@ type Config struct {
 	Timeout time.Duration
 	// TriggerInterval is how often candidates are looked for.
 	TriggerInterval time.Duration
+}
+
+// Validate returns every mistake, each with the name of its field.
+func (c Config) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"max_in_flight", int64(c.MaxInFlight)},
+		{"chunk_size", int64(c.ChunkSize)},
+		{"staleness", int64(c.Staleness)},
+		{"timeout", int64(c.Timeout)},
+		{"trigger_interval", int64(c.TriggerInterval)},
+	} {
+		if f.value < 1 {
+			errs = append(errs, fmt.Errorf("%s: %d must be positive", f.name, f.value))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Deps is what the jobs of this package share.

@@ -17,14 +17,16 @@ import (
 // request does not stand in a long queue.
 const outstandingFactor = 10
 
+// triggerTimeout is much more than a trigger takes.
+const triggerTimeout = 30 * time.Second
+
 // TriggerArgs asks for jobs for the namespaces that are due.
 //
-//   - Unique by period (the interval of triggers), in River's default states,
-//     so a trigger that was killed blocks only its own period. Two triggers
-//     never work at once, whatever made them: the second finds the lock taken
-//     and does nothing.
-//   - Attempts: one; the next period is the retry.
-//   - Timeout: Config.TriggerInterval.
+//   - Unique while it works, by a lock in PostgreSQL: a second trigger finds it
+//     taken and does nothing. Not unique in River, where a trigger that was
+//     killed would block the next ones until it is rescued.
+//   - Attempts: one; the next trigger is the retry.
+//   - Timeout: triggerTimeout.
 //   - A kill leaves nothing: jobs are inserted in one transaction.
 type TriggerArgs struct{}
 
@@ -47,8 +49,8 @@ func NewTrigger(deps Deps, cfg Config) *Trigger {
 	return &Trigger{Deps: deps, cfg: cfg, page: pageSize}
 }
 
-// Timeout is the interval of triggers.
-func (w *Trigger) Timeout(*river.Job[TriggerArgs]) time.Duration { return w.cfg.TriggerInterval }
+// Timeout bounds a trigger.
+func (w *Trigger) Timeout(*river.Job[TriggerArgs]) time.Duration { return triggerTimeout }
 
 // Work makes the jobs.
 func (w *Trigger) Work(ctx context.Context, _ *river.Job[TriggerArgs]) error {
