@@ -15,10 +15,11 @@ import (
 
 func TestDrainBucket(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 
 	t.Run("AC1 AC2 moves increments into the rows and leaves nothing in Redis", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		b.emit(b.repository, 5)
 		b.emit(b.namespace, 7)
@@ -30,7 +31,7 @@ func TestDrainBucket(t *testing.T) {
 	})
 	t.Run("in several chunks", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.cfg.ChunkSize = 3
 		scopes := []accounting.Scope{b.namespace, b.repository}
 		for range 8 {
@@ -47,7 +48,7 @@ func TestDrainBucket(t *testing.T) {
 	})
 	t.Run("handles at most as many scopes as the tick saw", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.cfg.ChunkSize = 1
 		for range 3 {
 			b.emit(b.newRepository(b.namespace), 1)
@@ -58,7 +59,7 @@ func TestDrainBucket(t *testing.T) {
 	})
 	t.Run("a second drain of the bucket is turned away by the lease", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		first := b.worker().newRun(b.bucket)
 		claim, err := first.claim(t.Context(), 10)
@@ -75,7 +76,7 @@ func TestDrainBucket(t *testing.T) {
 	})
 	t.Run("a bucket is free again when the lease of a killed drain expires", func(t *testing.T) {
 		t.Parallel()
-		b := setupWith(t, quartz.NewReal(), 20*time.Millisecond)
+		b := w.bundle(t, quartz.NewReal(), 20*time.Millisecond)
 		b.emit(b.repository, 10)
 		_, err := b.worker().newRun(b.bucket).claim(t.Context(), 10)
 		require.NoError(t, err)
@@ -89,6 +90,7 @@ func TestDrainBucket(t *testing.T) {
 // Drain A pauses somewhere; meanwhile 5 more arrive and drain B runs to its end.
 func TestAC4E9TwoDrainsInEveryOrder(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 	type drainA struct {
 		*run
 		claimed buffer.Claim
@@ -110,7 +112,7 @@ func TestAC4E9TwoDrainsInEveryOrder(t *testing.T) {
 	for pause, name := range []string{"before the claim", "between claim and apply", "between apply and finish", "after finish"} {
 		t.Run("AC4 A pauses "+name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := w.setup(t)
 			b.emit(b.repository, 10)
 			a := &drainA{run: b.worker().newRun(b.bucket)}
 			for _, step := range steps[:pause] {
@@ -129,7 +131,7 @@ func TestAC4E9TwoDrainsInEveryOrder(t *testing.T) {
 	}
 	t.Run("AC4 E9 A that finishes late does not delete a newer flush of B", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		a := &drainA{run: b.worker().newRun(b.bucket)}
 		claim(t, a)
@@ -149,10 +151,11 @@ func TestAC4E9TwoDrainsInEveryOrder(t *testing.T) {
 
 func TestDrainBucketInterrupted(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 
 	t.Run("E8 killed between claim and apply, the next run applies once", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		_, err := b.worker().newRun(b.bucket).claim(t.Context(), 10)
 		require.NoError(t, err)
@@ -163,7 +166,7 @@ func TestDrainBucketInterrupted(t *testing.T) {
 	})
 	t.Run("E4 E8 killed between apply and finish, the replay changes nothing", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		killed := b.worker().newRun(b.bucket)
 		claim, err := killed.claim(t.Context(), 10)
@@ -254,11 +257,12 @@ func TestAC36RedisFailsAtAnyPointOfADrain(t *testing.T) {
 
 func TestAC5DrainBailsOut(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 
 	t.Run("AC5 E7 that starts too late", func(t *testing.T) {
 		t.Parallel()
 		clock := quartz.NewMock(t)
-		b := setupWith(t, clock, time.Minute)
+		b := w.bundle(t, clock, time.Minute)
 		b.emit(b.repository, 10)
 		args := BucketArgs{Bucket: b.bucket, Scopes: 1}
 		require.NoError(t, b.worker().Work(t.Context(), bucketJob(args, clock.Now().Add(-b.cfg.StaleTimeout-time.Nanosecond))))
@@ -272,7 +276,7 @@ func TestAC5DrainBailsOut(t *testing.T) {
 	t.Run("AC5 that runs too long", func(t *testing.T) {
 		t.Parallel()
 		clock := quartz.NewMock(t)
-		b := setupWith(t, clock, time.Minute)
+		b := w.bundle(t, clock, time.Minute)
 		b.cfg.ChunkSize = 1
 		for range 3 {
 			b.emit(b.newRepository(b.namespace), 1)
@@ -295,12 +299,13 @@ func TestAC5DrainBailsOut(t *testing.T) {
 
 func TestDrainBucketGone(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 
 	t.Run("AC35 E12 a flush whose repository is gone is dropped once, and its keys are removed", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
-		b.exec(`DELETE FROM repositories`)
+		b.exec(`DELETE FROM repositories WHERE id = $1`, b.repository.ID)
 		require.NoError(t, b.drain())
 		require.NoError(t, b.drain())
 		require.EqualValues(t, 1, b.flushes("gone"))
@@ -308,18 +313,18 @@ func TestDrainBucketGone(t *testing.T) {
 	})
 	t.Run("E13 a namespace without a statistics row is gone", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.namespace, 10)
-		b.exec(`DELETE FROM namespace_statistics`)
+		b.exec(`DELETE FROM namespace_statistics WHERE namespace_id = $1`, b.namespace.ID)
 		require.NoError(t, b.drain())
 		require.EqualValues(t, 1, b.flushes("gone"))
 		require.Empty(t, b.keys())
 	})
 	t.Run("AC30 what a reconciliation has counted is not added", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
-		b.exec(`UPDATE repositories SET size_bytes = 10, artifacts_count = 1, last_reconciled_at = now()`)
+		b.exec(`UPDATE repositories SET size_bytes = 10, artifacts_count = 1, last_reconciled_at = now() WHERE id = $1`, b.repository.ID)
 		require.NoError(t, b.drain())
 		require.Equal(t, counters(10, 1), b.row(b.repository))
 		require.EqualValues(t, 1, b.flushes("counted"))
@@ -328,10 +333,11 @@ func TestDrainBucketGone(t *testing.T) {
 
 func TestDrainBucketLost(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 
 	t.Run("AC13 a dirty scope whose buffer has expired requests a reconciliation", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		b.command("DEL", b.key("buf:r:"+b.namespace.ID.String()+":"+b.repository.ID.String()))
 		require.NoError(t, b.drain())
@@ -368,7 +374,7 @@ func TestDrainBucketLost(t *testing.T) {
 	})
 	t.Run("a flush older than half the retention is dropped and requested", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		b.emit(b.namespace, 3)
 		_, err := b.deps.Buffer.Claim(t.Context(), b.bucket, "long ago", batchOf(time.Now().Add(-b.cfg.LedgerRetention/2-time.Second)), 1)
@@ -382,7 +388,7 @@ func TestDrainBucketLost(t *testing.T) {
 	})
 	t.Run("a flush just younger than half the retention is applied", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		_, err := b.deps.Buffer.Claim(t.Context(), b.bucket, "long ago", batchOf(time.Now().Add(-b.cfg.LedgerRetention/2+time.Minute)), 1)
 		require.NoError(t, err)
@@ -406,11 +412,12 @@ func batchOf(at time.Time) uuid.UUID {
 
 func TestDrainBucketQuarantine(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
 
 	t.Run("a poisoned scope is set aside and stops nobody", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.exec(`UPDATE repositories SET size_bytes = $1`, int64(math.MaxInt64-5))
+		b := w.setup(t)
+		b.exec(`UPDATE repositories SET size_bytes = $1 WHERE id = $2`, int64(math.MaxInt64-5), b.repository.ID)
 		b.emit(b.repository, 10)
 		healthy := []accounting.Scope{b.namespace, b.newRepository(b.namespace), b.newRepository(b.namespace)}
 		for _, s := range healthy {
@@ -429,7 +436,7 @@ func TestDrainBucketQuarantine(t *testing.T) {
 	})
 	t.Run("a buffer that Stowage did not write is set aside", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.emit(b.repository, 10)
 		b.command("HSET", b.key("buf:r:"+b.namespace.ID.String()+":"+b.repository.ID.String()), "who", "knows")
 		require.NoError(t, b.drain())
@@ -439,7 +446,7 @@ func TestDrainBucketQuarantine(t *testing.T) {
 	})
 	t.Run("a member that names no scope is set aside", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := w.setup(t)
 		b.command("SADD", b.key("dirty:namespace"), "who knows")
 		b.emit(b.repository, 10)
 		require.NoError(t, b.drain())

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/quartz"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/rueidis"
@@ -31,47 +33,85 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundle is a worker process in a world of its own: a database, a Redis, and
-// one namespace with a repository.
-type bundle struct {
-	t     testing.TB
+// world is a database and a Redis that keeps its data over a restart.
+type world struct {
+	pool  *pgxpool.Pool
 	redis *redistest.Server
 	raw   rueidis.Client
-	deps  Dependencies
-	cfg   Config
+
+	mu    sync.Mutex
+	taken map[int]bool
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	redis := redistest.StartAppendOnly(t)
+	w := &world{pool: dbtest.New(t), redis: redis, raw: redis.Client(t), taken: map[int]bool{}}
+	w.syncAlways(t)
+	return w
+}
+
+// syncAlways makes what Redis has answered survive a kill; by default it may
+// answer before it writes while an earlier fsync is under way.
+func (w *world) syncAlways(t testing.TB) {
+	t.Helper()
+	require.NoError(t, w.raw.Do(t.Context(), w.raw.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()).Error())
+}
+
+// take reports whether the bucket was free, and takes it.
+func (w *world) take(bucket int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	free := !w.taken[bucket]
+	w.taken[bucket] = true
+	return free
+}
+
+// bundle is a worker process, and one namespace with a repository in a bucket
+// that no other bundle of the world has.
+type bundle struct {
+	*world
+	t    testing.TB
+	deps Dependencies
+	cfg  Config
 
 	namespace, repository accounting.Scope
 	bucket                int
 }
 
-// setup makes a bundle with a real clock, and a Redis that keeps its data over
-// a restart.
+// setup makes a bundle in a world of its own.
 func setup(t testing.TB) *bundle {
 	t.Helper()
-	return setupWith(t, quartz.NewReal(), time.Minute)
+	return newWorld(t).bundle(t, quartz.NewReal(), time.Minute)
 }
 
-func setupWith(t testing.TB, clock quartz.Clock, lease time.Duration) *bundle {
+func (w *world) setup(t testing.TB) *bundle {
 	t.Helper()
-	redis := redistest.StartAppendOnly(t)
-	b := &bundle{t: t, redis: redis, raw: redis.Client(t), cfg: DefaultConfig()}
+	return w.bundle(t, quartz.NewReal(), time.Minute)
+}
+
+func (w *world) bundle(t testing.TB, clock quartz.Clock, lease time.Duration) *bundle {
+	t.Helper()
+	b := &bundle{world: w, t: t, cfg: DefaultConfig()}
 	b.deps = Dependencies{
-		Pool:    dbtest.New(t),
-		Buffer:  buffer.New(b.raw, buffer.Config{TTL: time.Hour, LeaseTTL: lease}),
+		Pool:    w.pool,
+		Buffer:  buffer.New(w.raw, buffer.Config{TTL: time.Hour, LeaseTTL: lease}),
 		Metrics: metrics.New(prometheus.NewRegistry()),
 		Log:     slog.New(slog.DiscardHandler),
 		Clock:   clock,
 	}
-	b.syncAlways()
 	b.namespace = b.newNamespace()
-	b.repository = b.newRepository(b.namespace)
+	for !w.take(accounting.Bucket(b.namespace.ID)) {
+		b.namespace = b.newNamespace()
+	}
 	b.bucket = accounting.Bucket(b.namespace.ID)
+	b.repository = b.newRepository(b.namespace)
 	return b
 }
 
 func (b *bundle) exec(sql string, args ...any) {
 	b.t.Helper()
-	_, err := b.deps.Pool.Exec(b.t.Context(), sql, args...)
+	_, err := b.pool.Exec(b.t.Context(), sql, args...)
 	require.NoError(b.t, err)
 }
 
@@ -111,7 +151,7 @@ func (b *bundle) row(scope accounting.Scope) accounting.Counters {
 		sql = `SELECT size_bytes, artifacts_count FROM repositories WHERE id = $1`
 	}
 	var c accounting.Counters
-	require.NoError(b.t, b.deps.Pool.QueryRow(b.t.Context(), sql, scope.ID).Scan(&c.Bytes, &c.Components))
+	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), sql, scope.ID).Scan(&c.Bytes, &c.Components))
 	return c
 }
 
@@ -119,14 +159,16 @@ func counters(bytes, components int64) accounting.Counters {
 	return accounting.Counters{Bytes: bytes, Components: components}
 }
 
-// requested are the namespaces with an open request.
+// requested are the namespaces of the bundle's bucket with an open request.
 func (b *bundle) requested() []uuid.UUID {
 	b.t.Helper()
-	page, err := requests.Open(b.t.Context(), b.deps.Pool, uuid.Nil, 10_000)
+	page, err := requests.Open(b.t.Context(), b.pool, uuid.Nil, 10_000)
 	require.NoError(b.t, err)
 	ids := []uuid.UUID{}
 	for _, r := range page {
-		ids = append(ids, r.Namespace)
+		if accounting.Bucket(r.Namespace) == b.bucket {
+			ids = append(ids, r.Namespace)
+		}
 	}
 	return ids
 }
@@ -150,7 +192,7 @@ func (b *bundle) size() buffer.Size {
 // keys are the keys of the bundle's bucket.
 func (b *bundle) keys() []string {
 	b.t.Helper()
-	keys, err := b.raw.Do(b.t.Context(), b.raw.B().Keys().Pattern("stowage:1:{*").Build()).AsStrSlice()
+	keys, err := b.raw.Do(b.t.Context(), b.raw.B().Keys().Pattern(b.key("*")).Build()).AsStrSlice()
 	require.NoError(b.t, err)
 	return keys
 }
@@ -158,13 +200,6 @@ func (b *bundle) keys() []string {
 func (b *bundle) command(args ...string) {
 	b.t.Helper()
 	require.NoError(b.t, b.raw.Do(b.t.Context(), b.raw.B().Arbitrary(args...).Build()).Error())
-}
-
-// syncAlways makes what Redis has answered survive a kill; by default it may
-// answer before it writes while an earlier fsync is under way.
-func (b *bundle) syncAlways() {
-	b.t.Helper()
-	b.command("CONFIG", "SET", "appendfsync", "always")
 }
 
 // restart kills Redis if it runs, starts it again with its data, and returns
@@ -175,7 +210,7 @@ func (b *bundle) restart() {
 	eventually(b.t, func() bool {
 		return b.raw.Do(b.t.Context(), b.raw.B().Ping().Build()).Error() == nil
 	}, "Redis does not answer")
-	b.syncAlways()
+	b.syncAlways(b.t)
 }
 
 func (b *bundle) key(name string) string { return fmt.Sprintf("stowage:1:{%d}:%s", b.bucket, name) }
@@ -197,7 +232,7 @@ func (b *bundle) drain() error {
 // client is a River client that inserts and works nothing.
 func (b *bundle) client() *river.Client[pgx.Tx] {
 	b.t.Helper()
-	client, err := river.NewClient(riverpgxv5.New(b.deps.Pool), &river.Config{Schema: "river", Logger: b.deps.Log})
+	client, err := river.NewClient(riverpgxv5.New(b.pool), &river.Config{Schema: "river", Logger: b.deps.Log})
 	require.NoError(b.t, err)
 	return client
 }
@@ -217,7 +252,7 @@ func (b *bundle) tickAt(scheduled time.Time) error {
 // inserted takes the bucket jobs out of the queue.
 func (b *bundle) inserted() []BucketArgs {
 	b.t.Helper()
-	rows, err := b.deps.Pool.Query(b.t.Context(), `DELETE FROM river.river_job WHERE kind = 'drain_bucket' RETURNING args`)
+	rows, err := b.pool.Query(b.t.Context(), `DELETE FROM river.river_job WHERE kind = 'drain_bucket' RETURNING args`)
 	require.NoError(b.t, err)
 	args, err := pgx.CollectRows(rows, pgx.RowTo[BucketArgs])
 	require.NoError(b.t, err)
