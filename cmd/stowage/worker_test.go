@@ -261,6 +261,18 @@ func TestWorker(t *testing.T) {
 		require.Zero(t, workers[1].exit())
 	})
 
+	t.Run("S2 the schedule alone finds drift, and the ledger shows it", func(t *testing.T) {
+		t.Parallel()
+		s := newServices(t)
+		namespace, repository := s.namespace()
+		s.start("--reconciliation-staleness", "1s")
+		s.publish(namespace, repository)
+		s.counted(namespace, repository, 1)
+		s.exec(`UPDATE repositories SET artifacts_count = 41 WHERE id = $1`, repository)
+		s.counted(namespace, repository, 1)
+		require.Equal(t, int64(1), s.count(`SELECT count(*) FROM storage_ledger WHERE scope_id = $1 AND outcome = 4 AND components = -40 AND namespace_id = $2`, repository, namespace))
+	})
+
 	t.Run("a job that does not end within the deadline is canceled", func(t *testing.T) {
 		t.Parallel()
 		s := newServices(t)

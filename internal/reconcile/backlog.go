@@ -48,15 +48,11 @@ func (w *Backlog) Timeout(*river.Job[BacklogArgs]) time.Duration {
 	return backlogTimeout + 5*time.Second
 }
 
-// Work counts and exports. It does not export after ctx has ended: the process
-// may lead no longer.
+// Work counts and exports.
 func (w *Backlog) Work(ctx context.Context, _ *river.Job[BacklogArgs]) error {
 	n, err := w.Count(ctx)
 	if err != nil {
 		return err
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	w.Metrics.SetBacklog(n)
 	return nil
