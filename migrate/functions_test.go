@@ -79,10 +79,12 @@ func begin(t *testing.T, pool *pgxpool.Pool, opts pgx.TxOptions) pgx.Tx {
 	tx, err := pool.BeginTx(t.Context(), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	// A lock that is wrong must fail the test and not hang it.
+	exec(t, tx, "SET LOCAL lock_timeout = '30s'")
 	return tx
 }
 
-// lockExclusively is what a reconciliation does; try tells whether it could.
+// tryExclusive tells whether a reconciliation would get its lock now.
 func tryExclusive(t *testing.T, db execer, namespace uuid.UUID) bool {
 	t.Helper()
 	return value[bool](t, db, "SELECT pg_try_advisory_xact_lock(stowage_namespace_lock_key($1))", namespace)
