@@ -43,7 +43,7 @@ func (BucketArgs) Kind() string { return "drain_bucket" }
 // InsertOpts are the options described above.
 func (BucketArgs) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
-		Queue: Queue, Priority: priorityBucket, MaxAttempts: 1,
+		Queue: Queue, MaxAttempts: 1,
 		UniqueOpts: river.UniqueOpts{ByArgs: true},
 	}
 }

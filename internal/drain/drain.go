@@ -16,16 +16,10 @@ import (
 	"github.com/stowage-dev/stowage/internal/metrics"
 )
 
-// Queue is the River queue of this package's jobs.
+// Queue is the River queue of the jobs that may be many or long. The tick is
+// not in it: it must not wait behind the buckets of the tick before, nor keep
+// them waiting.
 const Queue = "drain"
-
-// The priorities in the queue: a tick is short and must not wait behind the
-// buckets of the tick before.
-const (
-	priorityTick   = 1
-	priorityBucket = 2
-	prioritySweep  = 3
-)
 
 // Config is how draining is paced.
 type Config struct {

@@ -29,7 +29,7 @@ func (SweepArgs) Kind() string { return "buffer_sweep" }
 // InsertOpts are the options described above.
 func (SweepArgs) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
-		Queue: Queue, Priority: prioritySweep, MaxAttempts: 3,
+		Queue: Queue, MaxAttempts: 3,
 		UniqueOpts: river.UniqueOpts{ByState: []rivertype.JobState{
 			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRunning,
 			rivertype.JobStateRetryable, rivertype.JobStateScheduled,

@@ -12,7 +12,8 @@ import (
 	"github.com/stowage-dev/stowage/internal/buffer"
 )
 
-// TickArgs is the job that starts the drains, every Config.Interval.
+// TickArgs is the job that starts the drains, every Config.Interval, in River's
+// default queue.
 //
 // Not unique: a killed tick stays "running" until it is rescued, and must not
 // block the next one. Two ticks at once, as after a change of the leader, are
@@ -30,7 +31,7 @@ func (TickArgs) Kind() string { return "drain_tick" }
 
 // InsertOpts are the options described above.
 func (TickArgs) InsertOpts() river.InsertOpts {
-	return river.InsertOpts{Queue: Queue, Priority: priorityTick, MaxAttempts: 1}
+	return river.InsertOpts{MaxAttempts: 1}
 }
 
 // PeriodicTick inserts a tick at once and then at every interval.
