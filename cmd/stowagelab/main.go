@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -33,17 +32,18 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(setupCommand(), runCommand())
+	root.AddCommand(setupCommand(), runCommand(), demoCommand())
 	return root
 }
 
-// exitCode is 0 for success, the code of a child that failed (128 and the
-// signal's number if a signal ended it, as in a shell), and 1 for the rest.
+// exitCode is 0 for success, the code of the command of `run` that failed (128
+// and the signal's number if a signal ended it, as in a shell), and 1 for the
+// rest.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	var child *exec.ExitError
+	var child childError
 	if !errors.As(err, &child) {
 		return 1
 	}

@@ -107,6 +107,7 @@ func TestExitCode(t *testing.T) {
 		"killed":                       {shell("kill -9 $$"), 128 + 9},
 		"no such command":              {runChild(t.Context(), []string{"no-such-command"}), 1},
 		"interrupted before the start": {context.Canceled, 1},
+		"another process failed":       {exec.Command("sh", "-c", "exit 3").Run(), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

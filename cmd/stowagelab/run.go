@@ -50,6 +50,16 @@ func runBesideServers(ctx context.Context, args []string) (err error) {
 	return runChild(ctx, args, testDatabaseVariable+"="+postgres.URL(), testRedisVariable+"="+redis.Addr())
 }
 
+// childError is the failure of the command itself, and of no other process.
+type childError struct{ *exec.ExitError }
+
+func childFailure(err error) error {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return childError{exit}
+	}
+	return err
+}
+
 // runChild runs the command in a process group of its own, so that each signal
 // reaches all of it exactly once, whether it came from a terminal or by kill.
 func runChild(ctx context.Context, args []string, env ...string) error {
@@ -71,7 +81,7 @@ func runChild(ctx context.Context, args []string, env ...string) error {
 	for {
 		select {
 		case err := <-done:
-			return err
+			return childFailure(err)
 		case s := <-signals:
 			// The group may have ended just now: then there is nobody to tell.
 			_ = syscall.Kill(-child.Process.Pid, s.(syscall.Signal))

@@ -26,6 +26,47 @@ type process struct {
 	waitErr error // valid once done is closed
 }
 
+// Program is a program that runs beside the servers and, like them, does not
+// outlive this process.
+type Program struct {
+	scratch *scratch
+	process *process
+}
+
+// StartProgram starts cmd in a process group of its own, with its output in a
+// log. The name is for errors. SIGTERM must end it in an orderly way.
+func StartProgram(name string, cmd *exec.Cmd) (*Program, error) {
+	s, err := newScratch("stowage-program-", syscall.SIGTERM)
+	if err != nil {
+		return nil, err
+	}
+	cmd.SysProcAttr = ownGroup()
+	p, err := startProcess(name, s, cmd)
+	if err != nil {
+		return nil, errors.Join(err, s.remove())
+	}
+	return &Program{scratch: s, process: p}, nil
+}
+
+// Done is closed when the program has ended.
+func (p *Program) Done() <-chan struct{} { return p.process.done }
+
+// Err says, once Done is closed, how the program ended and what it logged last.
+func (p *Program) Err() error {
+	return fmt.Errorf("%s ended (%w):\n%s", p.process.name, p.process.exitError(), p.process.logTail())
+}
+
+// LogPath is the file that takes its output, until Close.
+func (p *Program) LogPath() string { return p.scratch.path("log") }
+
+// LogTail is what it logged last.
+func (p *Program) LogTail() string { return p.process.logTail() }
+
+// Close ends the program and removes its log.
+func (p *Program) Close() error {
+	return errors.Join(p.process.stop(syscall.SIGTERM), p.scratch.remove())
+}
+
 // startProcess starts cmd with its output in the scratch folder's log.
 func startProcess(name string, s *scratch, cmd *exec.Cmd) (*process, error) {
 	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

@@ -10,15 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeAPT puts an apt-get on PATH, alone, that makes the program it installs.
-func fakeAPT(t *testing.T, script string) (program string) {
+// fakeAPT is a folder with an apt-get in it. The script may make $program.
+func fakeAPT(t *testing.T, script string) (dir, program string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	program = filepath.Join(dir, "program")
 	content := "#!/bin/sh\nprogram=" + program + "\necho apt \"$@\"\n" + script + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "apt-get"), []byte(content), 0o700))
-	t.Setenv("PATH", dir)
-	return program
+	return dir, program
 }
 
 func needFile(path string) Need {
@@ -26,10 +25,11 @@ func needFile(path string) Need {
 }
 
 func TestSetupInstallsWhatIsMissingAsRoot(t *testing.T) {
-	program := fakeAPT(t, `[ "$1" = update ] || : >"$program"`)
+	dir, program := fakeAPT(t, `[ "$1" = update ] || : >"$program"`)
+	t.Setenv("PATH", dir)
 	var out bytes.Buffer
 	require.NoError(t, setup(t.Context(), &out, true, []Need{needFile(program)}))
-	apt := filepath.Join(filepath.Dir(program), "apt-get")
+	apt := filepath.Join(dir, "apt-get")
 	require.Equal(t, "setup: "+apt+" update\napt update\n"+
 		"setup: "+apt+" install -y --no-install-recommends some-package libsome-dev\n"+
 		"apt install -y --no-install-recommends some-package libsome-dev\n", out.String())
@@ -40,20 +40,23 @@ func TestSetupInstallsWhatIsMissingAsRoot(t *testing.T) {
 }
 
 func TestSetupFailsWhenTheInstallationDoesNotHelp(t *testing.T) {
-	program := fakeAPT(t, "")
+	dir, program := fakeAPT(t, "")
+	t.Setenv("PATH", dir)
 	err := setup(t.Context(), &bytes.Buffer{}, true, []Need{needFile(program)})
 	require.ErrorContains(t, err, "after the installation")
-	fakeAPT(t, "exit 100")
+
+	dir, _ = fakeAPT(t, "exit 100")
+	t.Setenv("PATH", dir)
 	require.ErrorContains(t, setup(t.Context(), &bytes.Buffer{}, true, []Need{needFile(program)}), "exit status 100")
 }
 
 func TestSetupTellsOthersWhatToInstall(t *testing.T) {
-	program := fakeAPT(t, `: >"$program"`)
+	dir, program := fakeAPT(t, `: >"$program"`)
 	for name, tc := range map[string]struct {
 		root bool
 		path string
 	}{
-		"an ordinary user":     {false, filepath.Dir(program)},
+		"an ordinary user":     {false, dir},
 		"no Debian to install": {true, t.TempDir()},
 	} {
 		t.Run(name, func(t *testing.T) {

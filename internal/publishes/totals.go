@@ -2,6 +2,7 @@ package publishes
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 
@@ -40,6 +41,28 @@ func LoadExpected(fsys fs.FS) (Expected, error) {
 		return Expected{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return e, nil
+}
+
+// Check fails when the lines do not have the expected totals: then the one or
+// the other was changed.
+func (e Expected) Check(lines []Publish) error {
+	return errors.Join(
+		check("all_lines_published", e.AllPublished, lines),
+		check("after_deleting_even_lines_and_gc", e.AfterDeletion, Kept(lines)))
+}
+
+func check(what string, want map[string]Totals, lines []Publish) error {
+	byFormat := map[string][]Publish{Overall: lines}
+	for _, p := range lines {
+		byFormat[p.Format.String()] = append(byFormat[p.Format.String()], p)
+	}
+	var errs []error
+	for format, some := range byFormat {
+		if got := Sum(some); got != want[format] {
+			errs = append(errs, fmt.Errorf("totals.json: %s.%s is %+v, but the lines give %+v", what, format, want[format], got))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Sum computes the totals of lines that are published into one namespace.
