@@ -78,7 +78,7 @@ func workerLogger(w io.Writer, cfg config.Log) *slog.Logger {
 // in reverse.
 func runWorker(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	for _, warning := range cfg.Warnings() {
-		log.WarnContext(ctx, warning)
+		log.WarnContext(ctx, "unsafe setting", "warning", warning)
 	}
 	pool, err := pgdb.NewPool(ctx, cfg.Database.URL.Reveal(), func(p *pgxpool.Config) { p.MaxConns = int32(cfg.Database.MaxConnections) })
 	if err != nil {

@@ -98,12 +98,12 @@ func (c *Candidate) lead(ctx context.Context, hold *pgdb.Hold, term func(ctx con
 	return nil
 }
 
-// watch returns when the lock is lost or ctx ends.
+// watch returns why the term ends: the lock is lost, or ctx has ended.
 func (c *Candidate) watch(ctx context.Context, hold *pgdb.Hold) error {
 	for {
 		c.wait(ctx, c.cfg.Interval, "watch")
 		if ctx.Err() != nil {
-			return nil
+			return context.Cause(ctx)
 		}
 		if err := c.alive(ctx, hold); err != nil {
 			return fmt.Errorf("%w: %w", errLost, err)

@@ -41,7 +41,10 @@ func newWorld(t testing.TB) *world {
 }
 
 // in is the same database, for a subtest, which keeps to namespaces of its own.
-func (w *world) in(t testing.TB) *world { return &world{t: t, pool: w.pool} }
+func (w *world) in(t testing.TB) *world {
+	t.Helper()
+	return &world{t: t, pool: w.pool}
+}
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 

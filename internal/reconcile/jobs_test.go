@@ -131,7 +131,7 @@ func TestTrigger(t *testing.T) {
 		require.Len(t, picked, 50)
 		require.Len(t, read, 50, "a row was read twice")
 		for i := range read[1:] {
-			require.False(t, read[i+1].At < read[i].At, "the longest stale must come first")
+			require.GreaterOrEqual(t, read[i+1].At, read[i].At, "the longest stale must come first")
 		}
 	})
 
@@ -184,6 +184,7 @@ func TestTrigger(t *testing.T) {
 		w.namespaces(1)
 		tx, err := w.pool.Begin(t.Context())
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 		alone, err := lockTrigger(t.Context(), tx)
 		require.NoError(t, err)
 		require.True(t, alone)
@@ -203,15 +204,16 @@ func TestSlots(t *testing.T) {
 		w := newWorld(t)
 		cfg := testConfig()
 		cfg.MaxInFlight = 2
-		release := make(chan struct{})
+		standing, goOn := context.WithCancel(context.Background())
+		t.Cleanup(goOn)
 		process := func() (*tracer, *Namespace, *started) {
 			namespace := w.namespace()
 			w.publish(namespace, w.hosted(namespace), schematype.FormatNPM, 1)
-			standing := make(chan struct{})
-			tr := &tracer{before: once("FROM repositories r", func() { close(standing); <-release })}
+			stands := make(chan struct{})
+			tr := &tracer{before: once("FROM repositories r", func() { close(stands); <-standing.Done() })}
 			worker := NewNamespace(deps(w.traced(tr)), cfg)
 			pass := startPass(t.Context(), worker, namespace)
-			<-standing
+			<-stands
 			return tr, worker, pass
 		}
 		killed, _, dead := process()
@@ -232,7 +234,7 @@ func TestSlots(t *testing.T) {
 		require.NoError(t, third.Work(t.Context(), job), "the slot of a killed process is free at once")
 		require.NotZero(t, w.statistics(late).L)
 
-		close(release)
+		goOn()
 		<-dead.done
 		require.Error(t, dead.err, "a pass whose slot is gone must not go on")
 		require.Equal(t, metrics.PassDone, other.wait(t).Result)
