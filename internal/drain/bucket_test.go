@@ -92,21 +92,26 @@ func TestAC4E9TwoDrainsInEveryOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	type drainA struct {
-		*run
+		run     *run
 		claimed buffer.Claim
 		settled settled
 	}
 	claim := func(t *testing.T, a *drainA) {
+		t.Helper()
 		var err error
 		a.claimed, err = a.run.claim(t.Context(), 10)
 		require.NoError(t, err)
 	}
 	apply := func(t *testing.T, a *drainA) {
+		t.Helper()
 		var err error
 		a.settled, err = a.run.apply(t.Context(), a.claimed)
 		require.NoError(t, err)
 	}
-	finish := func(t *testing.T, a *drainA) { require.NoError(t, a.run.finish(t.Context(), a.settled)) }
+	finish := func(t *testing.T, a *drainA) {
+		t.Helper()
+		require.NoError(t, a.run.finish(t.Context(), a.settled))
+	}
 	steps := []func(*testing.T, *drainA){claim, apply, finish}
 
 	for pause, name := range []string{"before the claim", "between claim and apply", "between apply and finish", "after finish"} {

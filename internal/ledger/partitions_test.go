@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"crypto/rand"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -177,7 +176,7 @@ func TestPartitionsWorker(t *testing.T) {
 	b := setup(t)
 	clock := quartz.NewMock(t)
 	clock.Set(date(2026, 3, 1).Add(time.Hour)).MustWait(t.Context())
-	worker := NewPartitionsWorker(PartitionsConfig{Retention: 48 * time.Hour}, b.db, slog.New(slog.NewTextHandler(io.Discard, nil)), clock)
+	worker := NewPartitionsWorker(PartitionsConfig{Retention: 48 * time.Hour}, b.db, slog.New(slog.DiscardHandler), clock)
 	require.NoError(t, EnsurePartitions(t.Context(), b.db, date(2026, 2, 25), date(2026, 2, 27)))
 
 	require.NoError(t, worker.Work(t.Context(), &river.Job[PartitionsArgs]{}))

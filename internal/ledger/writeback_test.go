@@ -109,6 +109,7 @@ func TestE17WriteBackSumsAfterItHasLocked(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)
 	setupHeld := func(t *testing.T, scope func(*bundle) accounting.Scope) (*bundle, *held) {
+		t.Helper()
 		b := setupIn(t, db)
 		require.NoError(t, EnsurePartitions(t.Context(), b.db, time.Now(), time.Now()))
 		return b, b.hold(func(tx pgx.Tx) error {

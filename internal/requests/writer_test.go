@@ -2,7 +2,6 @@ package requests_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -34,7 +33,7 @@ func setupWriter(t *testing.T) *writerBundle {
 		clock:   quartz.NewMock(t),
 		metrics: metrics.New(prometheus.NewRegistry()),
 	}
-	b.writer = requests.NewWriter(b.db, b.metrics, slog.New(slog.NewTextHandler(io.Discard, nil)), b.clock)
+	b.writer = requests.NewWriter(b.db, b.metrics, slog.New(slog.DiscardHandler), b.clock)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -88,11 +87,11 @@ func TestWriter(t *testing.T) {
 		require.EqualValues(t, 2, b.unwritten())
 		call.MustRelease(t.Context())
 
-		for _, pause := range []time.Duration{400, 800, 1600, 3200, 6400, 10_000, 10_000} {
+		for _, millis := range []int{400, 800, 1600, 3200, 6400, 10_000, 10_000} {
 			_, advanced := b.clock.AdvanceNext()
 			advanced.MustWait(t.Context())
 			call := trap.MustWait(t.Context())
-			require.Equal(t, pause*time.Millisecond, call.Duration)
+			require.Equal(t, time.Duration(millis)*time.Millisecond, call.Duration)
 			call.MustRelease(t.Context())
 		}
 		mend()
