@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +32,8 @@ func (c *cleanups) add(f func() error) { *c = append(*c, f) }
 
 func (c *cleanups) run() error {
 	var errs []error
-	for i := len(*c) - 1; i >= 0; i-- {
-		errs = append(errs, (*c)[i]())
+	for _, down := range slices.Backward(*c) {
+		errs = append(errs, down())
 	}
 	return errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/publishes"
+	"github.com/stowage-dev/stowage/internal/redistest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -127,6 +129,31 @@ func TestCompareSeesEveryDifference(t *testing.T) {
 
 func counters(bytes, components int64) accounting.Counters {
 	return accounting.Counters{Bytes: bytes, Components: components}
+}
+
+// The worker here takes everything out of the buffer and counts nothing.
+func TestRunEndsAtTheFirstDifference(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t).Client(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		for ctx.Err() == nil {
+			_ = redis.Do(ctx, redis.B().Flushall().Build()).Error()
+		}
+	})
+	defer worker.Wait()
+	defer stop()
+
+	var out bytes.Buffer
+	err := Run(t.Context(), Config{
+		Pool: dbtest.New(t), Redis: redis, Data: os.DirFS("../../testdata/publishes"), Repeat: 1, Writers: 4,
+		Out: &out, Progress: NewLines(&out), Logger: slog.New(slog.DiscardHandler),
+	})
+	require.ErrorIs(t, err, ErrInexact)
+	require.Contains(t, out.String(), "stage 1: 46 of 46 scopes differ:\n")
+	require.NotContains(t, out.String(), "stage 2")
+	require.NotContains(t, out.String(), "exact:")
 }
 
 func TestDeletionEndsAtTheStatedTotals(t *testing.T) {
