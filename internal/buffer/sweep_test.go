@@ -113,6 +113,16 @@ func TestSweep(t *testing.T) {
 		require.Equal(t, 1, found)
 	})
 
+	t.Run("what went since the scan saw it is left alone", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		m := member(b.repository)
+		found, err := b.restore(t.Context(), []string{bufferKey(b.bucket, m), flushKey(b.bucket, m)})
+		require.NoError(t, err)
+		require.Zero(t, found)
+		require.Empty(t, b.dump(t))
+	})
+
 	t.Run("replicas are not swept", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
