@@ -121,7 +121,8 @@ type entry struct{ batch, scope uuid.UUID }
 // that both are there or neither [R3]. The rows are locked, so the
 // last_reconciled_at that it reads stays true until the commit [R4]. One scope
 // may have several flushes here, but an UPDATE would add only one of them:
-// hence the sums.
+// hence the sums. Scopes without a row are not locked, and two callers that
+// enter the same flushes of them wait for each other's keys: hence the order.
 const enterSQL = `
 WITH flush AS (
 	SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
@@ -137,6 +138,7 @@ WITH flush AS (
 	            WHEN stowage_marker_time(f.marker) >= s.last_reconciled_at THEN 1
 	            ELSE 2 END
 	FROM flush f LEFT JOIN scope s USING (scope_kind, scope_id)
+	ORDER BY f.scope_id, f.batch_id
 	ON CONFLICT DO NOTHING
 	RETURNING batch_id, scope_id, scope_kind, bytes, components, outcome
 ), delta AS (

@@ -99,6 +99,29 @@ func TestApply(t *testing.T) {
 		})
 		require.Equal(t, Gone, results[0].Verdict)
 	})
+	t.Run("E9 E12 two that apply flushes of scopes that are gone do not deadlock", func(t *testing.T) {
+		t.Parallel()
+		// A merge join would bring the order by itself.
+		db := dbtest.Open(t, dbtest.NewURL(t)+"&enable_mergejoin=off")
+		b := setupIn(t, db)
+		require.NoError(t, EnsurePartitions(t.Context(), db, time.Now(), time.Now()))
+		first := flushOf(accounting.RepositoryScope(b.namespace.ID, newID()), 0, 1, 1)
+		second := flushOf(accounting.RepositoryScope(b.namespace.ID, newID()), 0, 1, 1)
+		enter := func(tx pgx.Tx, f accounting.Flush) error {
+			_, err := lockAndEnter(t.Context(), tx, columnsOf([]accounting.Flush{f}))
+			return err
+		}
+		one := b.hold(func(tx pgx.Tx) error { return enter(tx, first) })
+		other := make(chan error, 1)
+		go func() {
+			_, err := Apply(t.Context(), db, []accounting.Flush{second, first})
+			other <- err
+		}()
+		one.waitUntilBlocking()
+		require.NoError(t, enter(one.tx, second))
+		require.NoError(t, one.tx.Commit(t.Context()))
+		require.NoError(t, <-other)
+	})
 	t.Run("E13 a namespace without a statistics row is gone", func(t *testing.T) {
 		t.Parallel()
 		b := setupIn(t, db)
