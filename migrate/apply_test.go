@@ -41,7 +41,7 @@ func TestApply(t *testing.T) {
 		var log bytes.Buffer
 		opts := migrate.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 
-		require.NoError(t, migrate.Apply(t.Context(), pool, opts))
+		require.NoError(t, migrate.Apply(bounded(t), pool, opts))
 		require.Equal(t, 7, bytes.Count(log.Bytes(), []byte("migration applied")))
 		state, err := migrate.Status(t.Context(), pool)
 		require.NoError(t, err)
@@ -49,14 +49,14 @@ func TestApply(t *testing.T) {
 		require.Equal(t, versionRiver, state.Current())
 
 		log.Reset()
-		require.NoError(t, migrate.Apply(t.Context(), pool, opts))
+		require.NoError(t, migrate.Apply(bounded(t), pool, opts))
 		require.Contains(t, log.String(), "no migration is pending")
 		require.NotContains(t, log.String(), "migration applied")
 	})
 	t.Run("by several at once applies each once", func(t *testing.T) {
 		t.Parallel()
 		url := dbtest.NewEmptyURL(t)
-		group, ctx := errgroup.WithContext(t.Context())
+		group, ctx := errgroup.WithContext(bounded(t))
 		for range 4 {
 			pool := dbtest.Open(t, url)
 			group.Go(func() error { return migrate.Apply(ctx, pool, migrate.Options{}) })
@@ -77,26 +77,26 @@ func TestApply(t *testing.T) {
 		require.ErrorContains(t, err, "another migrator")
 
 		require.NoError(t, tx.Commit(t.Context()))
-		require.NoError(t, migrate.Apply(t.Context(), pool, migrate.Options{}))
+		require.NoError(t, migrate.Apply(bounded(t), pool, migrate.Options{}))
 	})
 	t.Run("stands beside tables that are not ours", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
 		exec(t, pool, "CREATE TABLE somebody_elses (id int)")
-		require.NoError(t, migrate.Apply(t.Context(), pool, migrate.Options{}))
+		require.NoError(t, migrate.Apply(bounded(t), pool, migrate.Options{}))
 		require.NoError(t, migrate.Verify(t.Context(), pool))
 	})
 	t.Run("leaves the pool's sessions as they were", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
 		before := value[string](t, pool, "SHOW lock_timeout")
-		require.NoError(t, migrate.Apply(t.Context(), pool, migrate.Options{LockTimeout: time.Minute}))
+		require.NoError(t, migrate.Apply(bounded(t), pool, migrate.Options{LockTimeout: time.Minute}))
 		require.Equal(t, before, value[string](t, pool, "SHOW lock_timeout"))
 		require.Zero(t, value[int](t, pool, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"))
 	})
 	t.Run("refuses a version that it does not know", func(t *testing.T) {
 		t.Parallel()
-		err := migrate.Apply(t.Context(), dbtest.New(t), migrate.Options{To: "20000101000000"})
+		err := migrate.Apply(bounded(t), dbtest.New(t), migrate.Options{To: "20000101000000"})
 		require.ErrorContains(t, err, `version "20000101000000"`)
 		require.ErrorContains(t, err, versionRiver)
 	})
@@ -112,14 +112,14 @@ func TestApplyFails(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
 		broken := map[string]string{"1_a.sql": "CREATE TABLE a (id int);", "2_b.sql": "CREATE TABLE b (id int);\nSELECT 1 / 0;"}
-		err := migrate.ApplyDir(t.Context(), pool, newDir(t, broken), migrate.Options{})
+		err := migrate.ApplyDir(bounded(t), pool, newDir(t, broken), migrate.Options{})
 		require.ErrorContains(t, err, "migration 2_b.sql")
 		require.ErrorContains(t, err, "division by zero")
 		require.NotContains(t, err.Error(), "current transaction is aborted", "the error that matters drowns")
 		require.True(t, value[bool](t, pool, "SELECT to_regclass('a') IS NOT NULL AND to_regclass('b') IS NULL"))
 
 		mended := map[string]string{"1_a.sql": broken["1_a.sql"], "2_b.sql": "CREATE TABLE b (id int);"}
-		require.NoError(t, migrate.ApplyDir(t.Context(), pool, newDir(t, mended), migrate.Options{}))
+		require.NoError(t, migrate.ApplyDir(bounded(t), pool, newDir(t, mended), migrate.Options{}))
 		require.True(t, value[bool](t, pool, "SELECT to_regclass('b') IS NOT NULL"))
 	})
 	t.Run("without a transaction, and goes on at the statement that failed", func(t *testing.T) {
@@ -127,11 +127,11 @@ func TestApplyFails(t *testing.T) {
 		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
 		exec(t, pool, "CREATE TABLE a (id int)")
 		dir := newDir(t, map[string]string{"1_a.sql": "-- atlas:txmode none\n\nCREATE INDEX CONCURRENTLY i ON a (id);\nINSERT INTO b VALUES (1);"})
-		require.ErrorContains(t, migrate.ApplyDir(t.Context(), pool, dir, migrate.Options{}), `relation "b" does not exist`)
+		require.ErrorContains(t, migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{}), `relation "b" does not exist`)
 		require.True(t, value[bool](t, pool, "SELECT to_regclass('i') IS NOT NULL"))
 
 		exec(t, pool, "CREATE TABLE b (id int)")
-		require.NoError(t, migrate.ApplyDir(t.Context(), pool, dir, migrate.Options{}))
+		require.NoError(t, migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{}))
 		require.Equal(t, 1, value[int](t, pool, "SELECT count(*) FROM b"))
 	})
 	t.Run("on a table's lock soon, saying what to do", func(t *testing.T) {
@@ -141,10 +141,10 @@ func TestApplyFails(t *testing.T) {
 		tx := begin(t, pool, pgx.TxOptions{})
 		exec(t, tx, "LOCK TABLE a")
 		dir := newDir(t, map[string]string{"1_a.sql": "ALTER TABLE a ADD COLUMN b int;"})
-		err := migrate.ApplyDir(t.Context(), pool, dir, migrate.Options{LockTimeout: 50 * time.Millisecond})
+		err := migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{LockTimeout: 50 * time.Millisecond})
 		require.ErrorContains(t, err, "another transaction held a lock for longer than 50ms")
 		require.NoError(t, tx.Rollback(t.Context()))
-		require.NoError(t, migrate.ApplyDir(t.Context(), pool, dir, migrate.Options{}))
+		require.NoError(t, migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{}))
 	})
 	t.Run("when its context ends in the middle, and leaves nothing of that file", func(t *testing.T) {
 		t.Parallel()
@@ -179,7 +179,7 @@ func TestWaitFor(t *testing.T) {
 		require.ErrorContains(t, err, "stowage migrate apply")
 	})
 	t.Run("returns when another applies the version", func(t *testing.T) {
-		group, ctx := errgroup.WithContext(t.Context())
+		group, ctx := errgroup.WithContext(bounded(t))
 		group.Go(func() error { return migrate.WaitFor(ctx, pool, versionNamespaces) })
 		group.Go(func() error { return migrate.Apply(ctx, pool, migrate.Options{To: versionNamespaces}) })
 		require.NoError(t, group.Wait())

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"fmt"
 	"testing"
+	"time"
 
 	atlas "ariga.io/atlas/sql/migrate"
 	"github.com/google/uuid"
@@ -63,6 +64,15 @@ func values[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []
 	return all
 }
 
+// bounded is the test's context with a deadline: what waits for a lock forever
+// must fail the test and not hang it.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // migratedTo is a database at a version of the directory.
 func migratedTo(t *testing.T, version string) *pgxpool.Pool {
 	t.Helper()
@@ -73,7 +83,7 @@ func migratedTo(t *testing.T, version string) *pgxpool.Pool {
 
 func advance(t *testing.T, pool *pgxpool.Pool, version string) {
 	t.Helper()
-	require.NoError(t, migrate.Apply(t.Context(), pool, migrate.Options{To: version}))
+	require.NoError(t, migrate.Apply(bounded(t), pool, migrate.Options{To: version}))
 }
 
 func newNamespace(t *testing.T, db execer) uuid.UUID {
