@@ -261,6 +261,16 @@ func TestAC29GaugesHaveOneWriter(t *testing.T) {
 	require.Equal(t, first, writer())
 }
 
+func TestAC29BacklogIsCountedAtMostOnceAMinute(t *testing.T) {
+	t.Parallel()
+	for _, e := range schedule(fastConfig()) {
+		if e.args.Kind() == (reconcile.BacklogArgs{}).Kind() {
+			require.GreaterOrEqual(t, e.every, time.Minute)
+			require.False(t, e.atOnce, "the former leader may just have counted")
+		}
+	}
+}
+
 func TestLeadersJobs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -287,6 +297,9 @@ func TestLeadersJobs(t *testing.T) {
 	})
 }
 
+// stuck counts the passes of a process that wait for a repository's row.
+const stuck = `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock' AND query LIKE '%FROM repositories%'`
+
 // stuckPass starts a process whose only pass waits for a repository's row,
 // until the returned function lets it go on.
 func stuckPass(t *testing.T, c *cluster, cfg Config) (*process, func()) {
@@ -298,7 +311,7 @@ func stuckPass(t *testing.T, c *cluster, cfg Config) (*process, func()) {
 	_, err = lock.Exec(t.Context(), `SELECT FROM repositories WHERE id = $1 FOR UPDATE`, repository)
 	require.NoError(t, err)
 	p := c.start(c.process(cfg, nil))
-	c.eventually(`SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock' AND query LIKE '%FROM repositories%'`, p.name)
+	c.eventually(stuck, p.name)
 	return p, func() { require.NoError(t, lock.Rollback(context.Background())) }
 }
 
@@ -310,6 +323,9 @@ func TestStop(t *testing.T) {
 		c := newCluster(t)
 		p, goOn := stuckPass(t, c, fastConfig())
 		p.cancel()
+		c.eventually(`SELECT (count(*) = 0)::int FROM pg_locks WHERE locktype = 'advisory' AND classid = $1::bigint::oid
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, leadership().Class)
+		require.Never(t, func() bool { return c.count(stuck, p.name) == 0 }, 300*time.Millisecond, often, "the job was canceled")
 		goOn()
 		p.stop(t)
 		require.Equal(t, 1, c.count(`SELECT count(*) FROM river.river_job WHERE kind = 'reconcile_namespace' AND state = 'completed'`))
@@ -331,7 +347,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// scans counts the scans that run at once in all processes.
+// scans counts the scans that run at once in all processes. Each stands still
+// for a moment, to give others the chance to run beside it.
 type scans struct{ now, most atomic.Int32 }
 
 type scanKey struct{}
@@ -343,6 +360,7 @@ func (s *scans) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 	now := s.now.Add(1)
 	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
 	}
+	<-time.After(50 * time.Millisecond)
 	return context.WithValue(ctx, scanKey{}, true)
 }
 
@@ -378,6 +396,48 @@ func TestAC24LimitOverProcesses(t *testing.T) {
 	require.Equal(t, limit, s.most.Load(), "the slots were never all taken, so nothing was tested")
 	require.Zero(t, c.count(`SELECT count(*) FROM (SELECT args FROM river.river_job WHERE kind = 'reconcile_namespace'
 		AND state IN ('available', 'pending', 'running', 'scheduled', 'retryable') GROUP BY args HAVING count(*) > 1) AS twice`), "AC28")
+}
+
+func TestInTerm(t *testing.T) {
+	t.Parallel()
+	untilDone := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	leaders := &rivertype.JobRow{Queue: leaderQueue, Kind: "some"}
+
+	t.Run("a job of the leader's queue ends with the term, and is over", func(t *testing.T) {
+		t.Parallel()
+		term, end := context.WithCancel(t.Context())
+		q := &Queue{}
+		q.term.Store(&term)
+		result := make(chan error, 1)
+		go func() { result <- q.inTerm(context.Background(), leaders, untilDone) }()
+		end()
+		select {
+		case err := <-result:
+			require.ErrorIs(t, err, errTermOver)
+			var over *rivertype.JobCancelError
+			require.ErrorAs(t, err, &over)
+		case <-time.After(patience):
+			require.FailNow(t, "the job outlives the term")
+		}
+	})
+
+	t.Run("an error within the term is the job's own", func(t *testing.T) {
+		t.Parallel()
+		term := t.Context()
+		q := &Queue{}
+		q.term.Store(&term)
+		boom := errors.New("boom")
+		for range 2 {
+			require.Equal(t, boom, q.inTerm(t.Context(), leaders, func(context.Context) error { return boom }))
+		}
+	})
+
+	t.Run("jobs of other queues are none of its business", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Equal(t, context.Canceled, new(Queue).inTerm(ctx, &rivertype.JobRow{Queue: drain.Queue}, untilDone))
+	})
 }
 
 func TestErrorHandler(t *testing.T) {

@@ -119,7 +119,7 @@ func TestCandidate(t *testing.T) {
 		trap := clock.Trap().NewTimer("lead", "grace")
 		defer trap.Close()
 		pool := dbtest.New(t)
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(context.Background())
 		began, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -128,10 +128,11 @@ func TestCandidate(t *testing.T) {
 				<-term.Done()
 			})
 		}()
+		t.Cleanup(func() { cancel(); <-done })
 		call := trap.MustWait(t.Context())
+		call.MustRelease(t.Context())
 		// A former leader asks after an interval, and waits for the timeout.
 		require.Greater(t, call.Duration, fast().Interval+fast().Timeout)
-		call.MustRelease(t.Context())
 		select {
 		case <-began:
 			require.FailNow(t, "the term began at once")
@@ -141,8 +142,6 @@ func TestCandidate(t *testing.T) {
 			clock.Advance(fast().Interval).MustWait(t.Context())
 		}
 		<-began
-		cancel()
-		<-done
 	})
 
 	t.Run("it keeps trying while PostgreSQL cannot be reached", func(t *testing.T) {
