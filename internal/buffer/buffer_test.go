@@ -16,8 +16,11 @@ import (
 
 func TestMain(m *testing.M) {
 	// After a failure in a cluster rueidis looks at the topology again a second
-	// later, also when its client is closed by then.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+	// later, and lets go of old connections after five, also when its client is
+	// closed by then.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }
 
 // bundle is a buffer on a Redis of its own, and one namespace with a repository.
