@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/stowage-dev/stowage/internal/devstack"
+	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/redistest"
 )
 
@@ -42,52 +42,45 @@ func TestDemo(t *testing.T) {
 
 	t.Run("is exact, keeps everything running until a signal, and leaves nothing", func(t *testing.T) {
 		t.Parallel()
-		cmd, tmp := demoCmd(t, stowagelab, "--repeat", "2", "--keep")
+		cmd, tmp := demoCmd(t, stowagelab, "--keep")
 		out := start(t, cmd, "running until Ctrl-C")
 		require.NoError(t, syscall.Kill(workerOf(t, tmp), 0))
 		_, url, _ := strings.Cut(out.String(), "\ndatabase: ")
 		url, _, _ = strings.Cut(url, "\n")
-		require.Contains(t, databases(t, url), "postgres")
+		require.Len(t, demoDatabases(t, url), 1)
 		require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 		require.NoError(t, cmd.Wait(), "%s", out)
-		require.Contains(t, out.String(), "13661321392", "twice the deduplicated bytes of totals.json")
 		require.Contains(t, out.String(), "\nexact: 46 scopes, drift 0 bytes, 0 components\ndatabase: ")
 		requireEmpty(t, tmp)
 	})
-	t.Run("leaves nothing on servers that it was given", func(t *testing.T) {
+	t.Run("on servers that it was given", func(t *testing.T) {
 		t.Parallel()
-		postgres, err := devstack.StartPostgres(t.Context(), devstack.PostgresOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, postgres.Close()) })
-		redis := redistest.Start(t)
-		cmd, tmp := demoCmd(t, stowagelab, "--database-url", postgres.URL(), "--redis-url", "redis://"+redis.Addr)
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.True(t, strings.HasSuffix(string(out), "\nexact: 46 scopes, drift 0 bytes, 0 components\n"), "%s", out)
-		requireEmpty(t, tmp)
-		require.Equal(t, int64(0), keys(t, redis.Client(t)))
-		require.Equal(t, []string{"postgres"}, databases(t, postgres.URL()))
-	})
-	t.Run("goes away on a signal", func(t *testing.T) {
-		t.Parallel()
-		cmd, tmp := demoCmd(t, stowagelab, "--repeat", "50")
-		out := start(t, cmd, "stage 1")
-		require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-		require.Error(t, cmd.Wait())
-		require.Equal(t, 1, cmd.ProcessState.ExitCode(), "%s", out)
-		require.Contains(t, out.String(), "interrupt")
-		requireEmpty(t, tmp)
-	})
-	t.Run("ends with the worker's log when that dies", func(t *testing.T) {
-		t.Parallel()
-		cmd, tmp := demoCmd(t, stowagelab, "--repeat", "50")
-		out := start(t, cmd, "stage 1")
-		require.NoError(t, syscall.Kill(workerOf(t, tmp), syscall.SIGKILL))
-		require.Error(t, cmd.Wait())
-		require.Equal(t, 1, cmd.ProcessState.ExitCode(), "%s", out)
-		require.Contains(t, out.String(), "stowage worker ended (signal: killed)")
-		require.Contains(t, out.String(), "worker started", "its log")
-		requireEmpty(t, tmp)
+		server, redis := dbtest.ServerURL(t), redistest.Start(t)
+		given := []string{"--repeat", "50", "--database-url", server, "--redis-url", "redis://" + redis.Addr}
+		requireNothingLeft := func(t *testing.T, tmp string) {
+			t.Helper()
+			requireEmpty(t, tmp)
+			require.Zero(t, keys(t, redis.Client(t)))
+			require.Empty(t, demoDatabases(t, server))
+		}
+		t.Run("it goes away on a signal", func(t *testing.T) {
+			cmd, tmp := demoCmd(t, stowagelab, given...)
+			out := start(t, cmd, "stage 1")
+			require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+			require.Error(t, cmd.Wait())
+			require.Equal(t, 1, cmd.ProcessState.ExitCode(), "%s", out)
+			require.Contains(t, out.String(), "interrupt")
+			requireNothingLeft(t, tmp)
+		})
+		t.Run("it ends with the worker's log when that dies", func(t *testing.T) {
+			cmd, tmp := demoCmd(t, stowagelab, given...)
+			out := start(t, cmd, "stage 1")
+			require.NoError(t, syscall.Kill(workerOf(t, tmp), syscall.SIGKILL))
+			require.Error(t, cmd.Wait())
+			require.Equal(t, 1, cmd.ProcessState.ExitCode(), "%s", out)
+			require.Contains(t, out.String(), "stowage worker ended (signal: killed)")
+			requireNothingLeft(t, tmp)
+		})
 	})
 	t.Run("keeps away from a Redis that serves a Stowage", func(t *testing.T) {
 		t.Parallel()
@@ -183,11 +176,11 @@ func keys(t *testing.T, client rueidis.Client) int64 {
 	return n
 }
 
-func databases(t *testing.T, url string) []string {
+func demoDatabases(t *testing.T, url string) []string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	rows, err := conn.Query(t.Context(), `SELECT datname FROM pg_database WHERE NOT datistemplate`)
+	rows, err := conn.Query(t.Context(), `SELECT datname FROM pg_database WHERE datname LIKE 'stowage\_demo\_%'`)
 	require.NoError(t, err)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
