@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	partitionsPeriod  = time.Hour
 	partitionsTimeout = time.Minute
 	// partitionsAhead is how many days after today have a partition: the job may
 	// fail for a whole weekend before Apply has to make one.
@@ -36,8 +35,8 @@ func (c PartitionsConfig) Validate() error {
 	return nil
 }
 
-// PartitionsArgs is the hourly job that makes the ledger's partitions ahead and
-// drops those older than the retention.
+// PartitionsArgs is the hourly job, of the process that leads, that makes the
+// ledger's partitions ahead and drops those older than the retention.
 //
 // Unique by kind until it is over. Three attempts, then the next hour's job.
 // Cancelled after a minute. A kill leaves whole partitions or none, because
@@ -56,14 +55,6 @@ func (PartitionsArgs) InsertOpts() river.InsertOpts {
 			rivertype.JobStateRetryable, rivertype.JobStateScheduled,
 		}},
 	}
-}
-
-// PeriodicPartitions inserts the job at once, so that a new database has its
-// partitions before the first drain, and then every hour.
-func PeriodicPartitions() *river.PeriodicJob {
-	return river.NewPeriodicJob(river.PeriodicInterval(partitionsPeriod), func() (river.JobArgs, *river.InsertOpts) {
-		return PartitionsArgs{}, nil
-	}, &river.PeriodicJobOpts{RunOnStart: true})
 }
 
 // PartitionsWorker keeps the ledger's partitions.

@@ -76,6 +76,17 @@ func TestEnsurePartitions(t *testing.T) {
 		}
 		require.Equal(t, map[time.Time]bool{date(2026, 2, 27): true, date(2026, 2, 28): true, date(2026, 3, 1): true}, b.partitionDays())
 	})
+	t.Run("waits for another that makes the same day", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := b.hold(func(tx pgx.Tx) error {
+			return makePartitions(t.Context(), tx, []time.Time{date(2026, 3, 1)})
+		})
+		other.during(func() error {
+			return EnsurePartitions(t.Context(), b.db, date(2026, 3, 1), date(2026, 3, 1))
+		})
+		require.Len(t, b.partitionDays(), 1)
+	})
 	t.Run("counts days in UTC", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -176,9 +176,10 @@ func TestWriteBackClosesTheRequest(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		marker := request(t, b)
-		b.exec(`ALTER TABLE namespace_statistics ADD CONSTRAINT frozen CHECK (last_reconciled_at = 'epoch')`)
+		b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused at commit'; END $$`)
+		b.exec(`CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON namespace_statistics DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
 		_, err := WriteBackNamespace(t.Context(), b.db, b.pass(marker+1), accounting.Counters{})
-		require.Error(t, err)
+		require.ErrorContains(t, err, "refused at commit")
 		require.Len(t, open(t, b), 1)
 	})
 	t.Run("not if a newer pass has written", func(t *testing.T) {
