@@ -68,6 +68,17 @@ func (p *process) leads() context.Context {
 	}
 }
 
+// ended waits for the end of a term and returns why it ended.
+func ended(t *testing.T, term context.Context) error {
+	t.Helper()
+	select {
+	case <-term.Done():
+	case <-time.After(30 * time.Second):
+		require.FailNow(t, "the term does not end")
+	}
+	return context.Cause(term)
+}
+
 // breakLock ends the connection that holds the lock, as a kill of its process,
 // or a restart of the server, does.
 func breakLock(t *testing.T, pool *pgxpool.Pool) {
@@ -108,8 +119,7 @@ func TestCandidate(t *testing.T) {
 			case term = <-processes[2].began:
 			}
 			breakLock(t, admin)
-			<-term.Done()
-			require.ErrorIs(t, context.Cause(term), errLost)
+			require.ErrorIs(t, ended(t, term), errLost)
 		}
 	})
 
@@ -153,7 +163,7 @@ func TestCandidate(t *testing.T) {
 		admin := dbtest.Open(t, url)
 		_, err := admin.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 		require.NoError(t, err)
-		<-term.Done()
+		require.ErrorIs(t, ended(t, term), errLost)
 		p.leads()
 	})
 }

@@ -205,13 +205,13 @@ func TestSlots(t *testing.T) {
 		cfg := testConfig()
 		cfg.MaxInFlight = 2
 		standing, goOn := context.WithCancel(context.Background())
-		t.Cleanup(goOn)
 		process := func() (*tracer, *Namespace, *started) {
 			namespace := w.namespace()
 			w.publish(namespace, w.hosted(namespace), schematype.FormatNPM, 1)
 			stands := make(chan struct{})
 			tr := &tracer{before: once("FROM repositories r", func() { close(stands); <-standing.Done() })}
 			worker := NewNamespace(deps(w.traced(tr)), cfg)
+			t.Cleanup(goOn) // before the pool is closed, which waits for the pass
 			pass := startPass(t.Context(), worker, namespace)
 			<-stands
 			return tr, worker, pass
