@@ -210,6 +210,12 @@ func (b *bundle) restart() {
 	eventually(b.t, func() bool {
 		return b.raw.Do(b.t.Context(), b.raw.B().Ping().Build()).Error() == nil
 	}, "Redis does not answer")
+	// The first call of each connection that the stop has broken fails, and the
+	// connection depends on the bucket.
+	eventually(b.t, func() bool {
+		_, err := b.deps.Buffer.Identities(b.t.Context())
+		return err == nil
+	}, "the buffer does not answer")
 	b.syncAlways(b.t)
 }
 

@@ -27,8 +27,12 @@ func (b *bundle) start() *river.Client[pgx.Tx] {
 	client, err := river.NewClient(riverpgxv5.New(b.pool), &river.Config{
 		Schema: "river", Logger: b.deps.Log, Workers: workers, TestOnly: true,
 		FetchCooldown: 10 * time.Millisecond, FetchPollInterval: 50 * time.Millisecond,
-		Queues:       map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 1}, Queue: {MaxWorkers: 2}},
-		PeriodicJobs: []*river.PeriodicJob{PeriodicTick(b.cfg), PeriodicSweep()},
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 1}, Queue: {MaxWorkers: 2}},
+		PeriodicJobs: []*river.PeriodicJob{
+			river.NewPeriodicJob(river.PeriodicInterval(b.cfg.Interval), func() (river.JobArgs, *river.InsertOpts) {
+				return TickArgs{}, nil
+			}, &river.PeriodicJobOpts{RunOnStart: true}),
+		},
 	})
 	require.NoError(b.t, err)
 	require.NoError(b.t, client.Start(b.t.Context()))

@@ -9,12 +9,9 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-const (
-	sweepPeriod  = 24 * time.Hour
-	sweepTimeout = 10 * time.Minute
-)
+const sweepTimeout = 10 * time.Minute
 
-// SweepArgs is the daily job that looks for buffers and flushes that stand in
+// SweepArgs is the daily job, of the process that leads, that looks for buffers and flushes that stand in
 // no set, which nothing here leaves behind, but a hand or a half-restored Redis
 // may.
 //
@@ -35,14 +32,6 @@ func (SweepArgs) InsertOpts() river.InsertOpts {
 			rivertype.JobStateRetryable, rivertype.JobStateScheduled,
 		}},
 	}
-}
-
-// PeriodicSweep inserts a sweep at once, because a leader's schedule starts
-// anew with each leader, and then every day.
-func PeriodicSweep() *river.PeriodicJob {
-	return river.NewPeriodicJob(river.PeriodicInterval(sweepPeriod), func() (river.JobArgs, *river.InsertOpts) {
-		return SweepArgs{}, nil
-	}, &river.PeriodicJobOpts{RunOnStart: true})
 }
 
 // SweepWorker sweeps the buffer.

@@ -12,8 +12,8 @@ import (
 	"github.com/stowage-dev/stowage/internal/buffer"
 )
 
-// TickArgs is the job that starts the drains, every Config.Interval, in River's
-// default queue.
+// TickArgs is the job that starts the drains, every Config.Interval. The process
+// that leads inserts it and runs it.
 //
 // Not unique: a killed tick stays "running" until it is rescued, and must not
 // block the next one. Two ticks at once, as after a change of the leader, are
@@ -34,25 +34,17 @@ func (TickArgs) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{MaxAttempts: 1}
 }
 
-// PeriodicTick inserts a tick at once and then at every interval.
-func PeriodicTick(cfg Config) *river.PeriodicJob {
-	return river.NewPeriodicJob(river.PeriodicInterval(cfg.Interval), func() (river.JobArgs, *river.InsertOpts) {
-		return TickArgs{}, nil
-	}, &river.PeriodicJobOpts{RunOnStart: true})
-}
-
 // TickWorker samples the buffer and inserts a job for each bucket that is not
 // empty.
 type TickWorker struct {
 	river.WorkerDefaults[TickArgs]
 	Dependencies
-	cfg   Config
-	gauge *sampleGauge
+	cfg Config
 }
 
 // NewTickWorker makes the worker of TickArgs.
 func NewTickWorker(cfg Config, deps Dependencies) *TickWorker {
-	return &TickWorker{Dependencies: deps, cfg: cfg, gauge: newSampleGauge(cfg, deps)}
+	return &TickWorker{Dependencies: deps, cfg: cfg}
 }
 
 // Timeout is when River cancels the job.
@@ -77,11 +69,23 @@ func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
 	if err != nil {
 		return fmt.Errorf("sample the buffer: %w", err)
 	}
-	w.gauge.set(sizes)
+	w.sample(sizes)
 	if err := w.watch(ctx); err != nil {
 		return err
 	}
 	return w.insert(ctx, scheduled, sizes)
+}
+
+// sample exports the sizes of the dirty sets. The ticks run in the process that
+// leads, and it withdraws them when it does no longer.
+func (w *TickWorker) sample(sizes [accounting.Buckets]buffer.Size) {
+	var namespaces, repositories int64
+	for _, size := range sizes {
+		namespaces += size.Namespaces
+		repositories += size.Repositories
+	}
+	w.Metrics.DirtySetSize.WithLabelValues(accounting.KindNamespace.String()).Set(float64(namespaces))
+	w.Metrics.DirtySetSize.WithLabelValues(accounting.KindRepository.String()).Set(float64(repositories))
 }
 
 // insert needs a context that carries the River client, as Work's does.

@@ -131,22 +131,6 @@ func TestTickGauge(t *testing.T) {
 		require.Zero(t, gauge(b, accounting.KindRepository))
 		require.Zero(t, gauge(b, accounting.KindNamespace))
 	})
-	t.Run("is withdrawn by a process that has ceased to tick", func(t *testing.T) {
-		t.Parallel()
-		clock := quartz.NewMock(t)
-		b := newWorld(t).bundle(t, clock, time.Minute)
-		exported := func() int { return testutil.CollectAndCount(b.deps.Metrics.DirtySetSize) }
-		gauge := newSampleGauge(b.cfg, b.deps)
-		require.Zero(t, exported(), "a process that has never ticked exports none")
-		gauge.set([accounting.Buckets]buffer.Size{})
-		require.Equal(t, 2, exported())
-		clock.Advance(2*b.cfg.Interval - time.Nanosecond).MustWait(t.Context())
-		gauge.set([accounting.Buckets]buffer.Size{})
-		clock.Advance(2*b.cfg.Interval - time.Nanosecond).MustWait(t.Context())
-		require.Equal(t, 2, exported())
-		clock.Advance(time.Nanosecond).MustWait(t.Context())
-		require.Zero(t, exported())
-	})
 }
 
 func TestTickNoticesLoss(t *testing.T) {

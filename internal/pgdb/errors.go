@@ -10,8 +10,6 @@ import (
 // SQLSTATE codes that callers tell apart.
 const (
 	codeLockTimeout         = "55P03"
-	codeDeadlock            = "40P01"
-	codeUniqueViolation     = "23505"
 	codeForeignKeyViolation = "23503"
 	codeCheckViolation      = "23514"
 	classDataException      = "22"
@@ -19,12 +17,6 @@ const (
 
 // IsLockTimeout reports whether a statement waited longer than lock_timeout.
 func IsLockTimeout(err error) bool { return is(err, codeLockTimeout) }
-
-// IsDeadlock reports whether the server ended the transaction to break a deadlock.
-func IsDeadlock(err error) bool { return is(err, codeDeadlock) }
-
-// IsUniqueViolation reports whether a key exists already.
-func IsUniqueViolation(err error) bool { return is(err, codeUniqueViolation) }
 
 // IsForeignKeyViolation reports whether a row that is referred to is missing,
 // or a row that is still referred to was to be deleted.
