@@ -92,6 +92,41 @@ AS $function$
         uuid_hash_extended(namespace_id, 0)
 $function$;
 
+-- function public.stowage_put_blobs(uuid,bytea[],bigint[])
+CREATE OR REPLACE FUNCTION public.stowage_put_blobs(namespace uuid, digests bytea[], sizes bigint[])
+ RETURNS TABLE(digest bytea, size bigint, created boolean)
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    i int := 0;
+BEGIN
+    FOREACH digest IN ARRAY digests LOOP
+        i := i + 1;
+        LOOP
+            size := sizes[i];
+            INSERT INTO public.blob_storage_blobs (namespace_id, sha256, size_bytes)
+                VALUES (namespace, digest, size)
+            ON CONFLICT
+                DO NOTHING;
+            created := FOUND;
+            EXIT
+            WHEN created;
+            SELECT
+                b.size_bytes INTO size
+            FROM
+                public.blob_storage_blobs AS b
+            WHERE
+                b.namespace_id = namespace
+                AND b.sha256 = digest
+            FOR KEY SHARE;
+            EXIT
+            WHEN FOUND;
+        END LOOP;
+        RETURN NEXT;
+    END LOOP;
+END;
+$function$;
+
 -- function public.stowage_refuse_blob_change()
 CREATE OR REPLACE FUNCTION public.stowage_refuse_blob_change()
  RETURNS trigger

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errWanted = errors.New("as the test wants")
 
-// bundle is a client over a database of the test's own, with one namespace.
+// bundle is a client with one namespace, in a database that may hold others.
 type bundle struct {
 	db        *entdb.Client
 	pool      *pgxpool.Pool
@@ -35,7 +35,13 @@ type bundle struct {
 // setup makes a client whose emissions are recorded; configure may change that.
 func setup(t *testing.T, configure ...func(*entdb.Config)) *bundle {
 	t.Helper()
-	b := &bundle{pool: dbtest.New(t), recorder: &entdb.Recorder{}, registry: prometheus.NewRegistry()}
+	return setupIn(t, dbtest.New(t), configure...)
+}
+
+// setupIn makes a bundle in a database that parallel tests share.
+func setupIn(t *testing.T, pool *pgxpool.Pool, configure ...func(*entdb.Config)) *bundle {
+	t.Helper()
+	b := &bundle{pool: pool, recorder: &entdb.Recorder{}, registry: prometheus.NewRegistry()}
 	cfg := entdb.Config{Pool: b.pool, Emitter: b.recorder, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: b.registry}
 	for _, c := range configure {
 		c(&cfg)
@@ -48,7 +54,7 @@ func setup(t *testing.T, configure ...func(*entdb.Config)) *bundle {
 		require.NoError(t, db.Close(ctx))
 	})
 	b.db = db
-	b.namespace = db.Namespace.Create().SetSlug("acme").SaveX(t.Context())
+	b.namespace = db.Namespace.Create().SetSlug(uuid.NewString()).SaveX(t.Context())
 	return b
 }
 

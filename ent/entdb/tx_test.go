@@ -20,14 +20,16 @@ import (
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/repository"
 	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/dbtest"
 )
 
 func TestAC25EmitsAfterCommitOnly(t *testing.T) {
 	t.Parallel()
+	pool := dbtest.New(t)
 
 	t.Run("one emission a namespace, after the COMMIT", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 			newVersion(tx, r, 100).SaveX(ctx)
@@ -43,7 +45,7 @@ func TestAC25EmitsAfterCommitOnly(t *testing.T) {
 
 	t.Run("an error rolls back and emits nothing", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 			newVersion(tx, r, 100).SaveX(ctx)
@@ -71,7 +73,7 @@ func TestAC25EmitsAfterCommitOnly(t *testing.T) {
 
 	t.Run("a statement that failed leaves nothing to commit", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 			newVersion(tx, r, 100).SaveX(ctx)
@@ -87,7 +89,7 @@ func TestAC25EmitsAfterCommitOnly(t *testing.T) {
 
 	t.Run("changes that cancel out are not emitted", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 			v := newVersion(tx, r, 100).SaveX(ctx)
@@ -143,10 +145,11 @@ func TestUncountedMutationIsRefused(t *testing.T) {
 
 func TestWhatTheDatabaseChangedIsCounted(t *testing.T) {
 	t.Parallel()
+	pool := dbtest.New(t)
 
 	t.Run("bulk create", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		b.publish(t, r, 1, 2, 3, 4)
 		require.Equal(t, entdb.Counters{Bytes: 10, Components: 4}, b.recorder.Repository(r.ID))
@@ -156,13 +159,13 @@ func TestWhatTheDatabaseChangedIsCounted(t *testing.T) {
 
 	t.Run("size changes: set, add, and by predicate", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		made := b.publish(t, r, 10, 20, 30)
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
 			tx.NPMVersion.UpdateOne(made[0]).SetSizeBytes(15).ExecX(ctx)
 			tx.NPMVersion.UpdateOneID(made[1].ID).AddSizeBytes(-5).ExecX(ctx)
-			n := tx.NPMVersion.Update().Where(npmversion.SizeBytesLTE(15)).AddSizeBytes(100).SaveX(ctx)
+			n := tx.NPMVersion.Update().Where(npmversion.RepositoryID(r.ID), npmversion.SizeBytesLTE(15)).AddSizeBytes(100).SaveX(ctx)
 			require.Equal(t, 2, n)
 			return nil
 		})
@@ -173,7 +176,7 @@ func TestWhatTheDatabaseChangedIsCounted(t *testing.T) {
 
 	t.Run("delete by predicate, also over an edge", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		b.publish(t, r, 10, 20, 30)
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
@@ -188,11 +191,11 @@ func TestWhatTheDatabaseChangedIsCounted(t *testing.T) {
 
 	t.Run("an update or a delete that matches nothing", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		v := b.publish(t, r, 10)[0]
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
-			require.Zero(t, tx.NPMVersion.Delete().Where(npmversion.SizeBytesGT(1000)).ExecX(ctx))
+			require.Zero(t, tx.NPMVersion.Delete().Where(npmversion.RepositoryID(r.ID), npmversion.SizeBytesGT(1000)).ExecX(ctx))
 			require.Error(t, tx.NPMVersion.UpdateOne(v).Where(npmversion.SizeBytesGT(1000)).SetSizeBytes(3).Exec(ctx))
 			require.True(t, ent.IsNotFound(tx.NPMVersion.DeleteOne(v).Where(npmversion.SizeBytesGT(1000)).Exec(ctx)))
 			require.True(t, ent.IsNotFound(tx.NPMVersion.DeleteOneID(uuid.New()).Exec(ctx)))
@@ -204,7 +207,7 @@ func TestWhatTheDatabaseChangedIsCounted(t *testing.T) {
 
 	t.Run("a create that violates a constraint", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setupIn(t, pool)
 		r := b.npm(t)
 		v := b.publish(t, r, 10)[0]
 		err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {

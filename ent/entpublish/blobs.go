@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
-	"github.com/stowage-dev/stowage/ent/schematype"
 )
 
 // PutBlobs stores blobs in a namespace ahead of the version that will attach
@@ -23,58 +23,32 @@ func PutBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, blobs []
 	return putBlobs(ctx, tx, namespaceID, sorted)
 }
 
-// putBlobs leaves every blob stored and locked against the collector. It goes
-// round again when a blob that was there is collected before it is locked.
+// putBlobs leaves every blob stored and locked against the collector, and
+// counts the bytes of those that were not there.
 func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) error {
-	for {
-		created, err := insertBlobs(ctx, tx, namespace, blobs)
-		if err != nil {
-			return err
-		}
-		if created == len(blobs) {
-			return nil
-		}
-		locked, err := lockBlobs(ctx, tx, namespace, blobs)
-		if err != nil || locked == len(blobs) {
-			return err
-		}
-	}
-}
-
-// insertBlobs counts the bytes of the blobs that were not there.
-func insertBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) (created int, err error) {
 	digests, sizes := columns(blobs)
-	inserted, err := collectBlobs(tx.Pgx().Query(ctx, `
-		INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes)
-		SELECT $1, sha256, size_bytes FROM unnest($2::bytea[], $3::bigint[]) AS given (sha256, size_bytes)
-		ON CONFLICT DO NOTHING
-		RETURNING sha256, size_bytes`, namespace, digests, sizes))
+	rows, err := tx.Pgx().Query(ctx, `SELECT size, created FROM stowage_put_blobs($1, $2, $3)`, namespace, digests, sizes)
 	if err != nil {
-		return 0, fmt.Errorf("store blobs: %w", err)
+		return fmt.Errorf("store blobs: %w", err)
 	}
-	return len(inserted), tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: sizeOf(inserted)}})
-}
-
-func lockBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) (locked int, err error) {
-	digests, _ := columns(blobs)
-	found, err := collectBlobs(tx.Pgx().Query(ctx, `
-		SELECT sha256, size_bytes FROM blob_storage_blobs
-		WHERE namespace_id = $1 AND sha256 = ANY ($2)
-		ORDER BY sha256
-		FOR KEY SHARE`, namespace, digests))
-	if err != nil {
-		return 0, fmt.Errorf("lock blobs: %w", err)
-	}
-	want := make(map[schematype.Digest]int64, len(blobs))
-	for _, b := range blobs {
-		want[b.Digest] = b.Size
-	}
-	for _, b := range found {
-		if want[b.Digest] != b.Size {
-			return 0, fmt.Errorf("blob %s of %d bytes: %w: the namespace has it with %d bytes", b.Digest, want[b.Digest], ErrConflict, b.Size)
+	var size, bytes int64
+	var created bool
+	row := 0
+	_, err = pgx.ForEachRow(rows, []any{&size, &created}, func() error {
+		blob := blobs[row]
+		row++
+		if size != blob.Size {
+			return fmt.Errorf("blob %s of %d bytes: %w: the namespace has it with %d bytes", blob.Digest, blob.Size, ErrConflict, size)
 		}
+		if created {
+			bytes += size
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store blobs: %w", err)
 	}
-	return len(found), nil
+	return tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: bytes}})
 }
 
 // CollectBlobs removes blobs of a namespace that no version has attached and

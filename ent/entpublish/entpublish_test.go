@@ -15,6 +15,7 @@ import (
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/entpublish"
 	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/dbtest"
 )
 
 // formatTest is a test of one format, with a repository of it.
@@ -28,10 +29,11 @@ type formatTest struct {
 // eachFormat runs a rule for the three formats side by side.
 func eachFormat(t *testing.T, rule func(ft formatTest)) {
 	t.Helper()
+	pool := dbtest.New(t)
 	for _, format := range schematype.Formats() {
 		t.Run(format.String(), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := setupIn(t, pool)
 			rule(formatTest{T: t, b: b, format: format, repository: b.repository(t, format)})
 			b.requireExact(t)
 		})

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundle is a client over a database of the test's own, with one namespace.
+// bundle is a client with one namespace, in a database that may hold others.
 type bundle struct {
 	db        *entdb.Client
 	pool      *pgxpool.Pool
@@ -32,7 +32,13 @@ type bundle struct {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{pool: dbtest.New(t), recorder: &entdb.Recorder{}}
+	return setupIn(t, dbtest.New(t))
+}
+
+// setupIn makes a bundle in a database that parallel tests share.
+func setupIn(t *testing.T, pool *pgxpool.Pool) *bundle {
+	t.Helper()
+	b := &bundle{pool: pool, recorder: &entdb.Recorder{}}
 	db, err := entdb.New(entdb.Config{
 		Pool: b.pool, Emitter: b.recorder, Registerer: prometheus.NewRegistry(),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -44,7 +50,7 @@ func setup(t *testing.T) *bundle {
 		require.NoError(t, db.Close(ctx))
 	})
 	b.db = db
-	b.namespace = db.Namespace.Create().SetSlug("acme").SaveX(t.Context()).ID
+	b.namespace = db.Namespace.Create().SetSlug(uuid.NewString()).SaveX(t.Context()).ID
 	return b
 }
 
@@ -118,7 +124,8 @@ func (b *bundle) recount(t *testing.T) (namespace entdb.Counters, repositories m
 			SELECT repository_id, size_bytes FROM container_manifests
 			UNION ALL SELECT repository_id, size_bytes FROM maven_versions
 			UNION ALL SELECT repository_id, size_bytes FROM npm_versions) v ON v.repository_id = r.id
-		GROUP BY r.id`)
+		WHERE r.namespace_id = $1
+		GROUP BY r.id`, b.namespace)
 	require.NoError(t, err)
 	defer rows.Close()
 	repositories = make(map[uuid.UUID]entdb.Counters)
