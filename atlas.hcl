@@ -13,16 +13,16 @@
 
 env "local" {
   src = "file://migrate/schema.sql"
-  url = urlqueryset(getenv("STOWAGE_DATABASE_URL"), "search_path", "public")
+  url = urlqueryset(getenv("STOWAGE_DATABASE__URL"), "search_path", "public")
   // Not bound: the CLI empties this database after use, all schemas of it.
-  dev = getenv("STOWAGE_DEV_URL")
+  dev = getenv("ATLAS_DEV_URL")
   migration {
     dir = "file://migrate/migrations"
   }
 }
 
 env "deploy" {
-  url = urlqueryset(getenv("STOWAGE_DATABASE_URL"), "search_path", "public")
+  url = urlqueryset(getenv("STOWAGE_DATABASE__URL"), "search_path", "public")
   migration {
     dir = "file://migrate/migrations"
   }

@@ -129,7 +129,7 @@ func TestLockMarkers(t *testing.T) {
 		namespace := newNamespace(t, pool)
 		for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 			_, err := lockMarkers(t.Context(), begin(t, pool, pgx.TxOptions{IsoLevel: level}), namespace)
-			require.Contains(t, requireCode(t, err, invalidTransactionState).Message, string(level))
+			require.Contains(t, requireServerError(t, err, invalidTransactionState).Message, string(level))
 		}
 	})
 	t.Run("synchronous_commit is raised for the transaction only, and never lowered", func(t *testing.T) {

@@ -47,7 +47,7 @@ func revisionsExist(ctx context.Context, db schema.ExecQuerier) (bool, error) {
 	defer rows.Close()
 	var exist bool
 	rows.Next()
-	return exist, errors.Join(rows.Scan(&exist), rows.Close())
+	return exist, errors.Join(rows.Scan(&exist), rows.Err(), rows.Close())
 }
 
 // Ident names the table.

@@ -61,14 +61,14 @@ func TestD1NamespaceStatistics(t *testing.T) {
 		id := newNamespace(t, pool)
 		newRepository(t, pool, id)
 		_, err := pool.Exec(t.Context(), "DELETE FROM namespaces WHERE id = $1", id)
-		require.Equal(t, "fk_repositories_namespace", requireCode(t, err, foreignKeyViolation).ConstraintName)
+		require.Equal(t, "fk_repositories_namespace", requireServerError(t, err, foreignKeyViolation).ConstraintName)
 	})
 	t.Run("D1 deleting a namespace that has a blob fails", func(t *testing.T) {
 		t.Parallel()
 		id := newNamespace(t, pool)
 		newBlob(t, pool, id, "content")
 		_, err := pool.Exec(t.Context(), "DELETE FROM namespaces WHERE id = $1", id)
-		require.Equal(t, "fk_blob_storage_blobs_namespace", requireCode(t, err, foreignKeyViolation).ConstraintName)
+		require.Equal(t, "fk_blob_storage_blobs_namespace", requireServerError(t, err, foreignKeyViolation).ConstraintName)
 	})
 	t.Run("D1 deleting an empty namespace removes its row", func(t *testing.T) {
 		t.Parallel()
@@ -265,15 +265,15 @@ func TestSizesAreBounded(t *testing.T) {
 	for _, table := range []struct{ name, column string }{{"container_manifests", "digest"}, {"maven_versions", "version"}, {"npm_versions", "version"}} {
 		for _, size := range []int64{-1, 1<<50 + 1} {
 			_, err := pool.Exec(t.Context(), "INSERT INTO "+table.name+" (id, namespace_id, repository_id, name, "+table.column+", size_bytes) VALUES ($1, $2, $3, 'n', 'v', $4)", uuid.Must(uuid.NewV7()), namespace, repository, size)
-			require.Equal(t, "ck_"+table.name+"_size_bytes", requireCode(t, err, checkViolation).ConstraintName)
+			require.Equal(t, "ck_"+table.name+"_size_bytes", requireServerError(t, err, checkViolation).ConstraintName)
 		}
 	}
 	for _, size := range []int64{-1, 1<<50 + 1} {
 		_, err := pool.Exec(t.Context(), "INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes) VALUES ($1, $2, $3)", namespace, digest("x"), size)
-		require.Equal(t, "ck_blob_storage_blobs_size_bytes", requireCode(t, err, checkViolation).ConstraintName)
+		require.Equal(t, "ck_blob_storage_blobs_size_bytes", requireServerError(t, err, checkViolation).ConstraintName)
 	}
 	_, err := pool.Exec(t.Context(), "INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes) VALUES ($1, '\\x00', 1)", namespace)
-	require.Equal(t, "ck_blob_storage_blobs_sha256", requireCode(t, err, checkViolation).ConstraintName)
+	require.Equal(t, "ck_blob_storage_blobs_sha256", requireServerError(t, err, checkViolation).ConstraintName)
 }
 
 func TestEveryConstraintAndIndexHasANameOfItsOwn(t *testing.T) {

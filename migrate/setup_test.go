@@ -117,7 +117,12 @@ func setTrigger(t *testing.T, db execer, table, trigger, state string) {
 }
 
 // requireCode requires the SQLSTATE of a server's error.
-func requireCode(t *testing.T, err error, code string) *pgconn.PgError {
+func requireCode(t *testing.T, err error, code string) {
+	t.Helper()
+	_ = requireServerError(t, err, code)
+}
+
+func requireServerError(t *testing.T, err error, code string) *pgconn.PgError {
 	t.Helper()
 	var pgErr *pgconn.PgError
 	require.ErrorAs(t, err, &pgErr)

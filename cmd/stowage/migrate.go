@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,14 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/stowage-dev/stowage/internal/config"
 	"github.com/stowage-dev/stowage/internal/pgdb"
 	"github.com/stowage-dev/stowage/internal/schemadiff"
 	"github.com/stowage-dev/stowage/migrate"
 )
-
-// databaseURLVariable is read when --database-url is not given, so that a
-// password need not stand in a process list.
-const databaseURLVariable = "STOWAGE_DATABASE_URL"
 
 func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -78,13 +73,16 @@ func migrateVerifyCommand() *cobra.Command {
 
 // onDatabase is a command on one database.
 func onDatabase(use, short string, run func(*cobra.Command, *pgxpool.Pool) error) *cobra.Command {
-	var databaseURL string
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pool, err := openPool(cmd.Context(), databaseURL)
+			database, err := config.LoadDatabase(cmd.Flags(), os.Environ())
+			if err != nil {
+				return err
+			}
+			pool, err := pgdb.NewPool(cmd.Context(), database.URL.Reveal())
 			if err != nil {
 				return err
 			}
@@ -92,18 +90,8 @@ func onDatabase(use, short string, run func(*cobra.Command, *pgxpool.Pool) error
 			return run(cmd, pool)
 		},
 	}
-	cmd.Flags().StringVar(&databaseURL, "database-url", "", "PostgreSQL URL (default $"+databaseURLVariable+")")
+	config.AddDatabaseFlags(cmd.Flags())
 	return cmd
-}
-
-func openPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
-	if databaseURL == "" {
-		databaseURL = os.Getenv(databaseURLVariable)
-	}
-	if databaseURL == "" {
-		return nil, errors.New("which database? Give --database-url or set " + databaseURLVariable)
-	}
-	return pgdb.NewPool(ctx, databaseURL)
 }
 
 // The commands below are for a checkout of the project: they write files.

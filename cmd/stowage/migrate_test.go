@@ -55,12 +55,12 @@ func TestMigrateOnADatabase(t *testing.T) {
 }
 
 func TestMigrateReadsTheURLFromTheEnvironment(t *testing.T) {
-	t.Setenv(databaseURLVariable, "")
+	t.Setenv("STOWAGE_DATABASE__URL", "")
 	_, _, err := run(t, "migrate", "status")
 	require.ErrorContains(t, err, "--database-url")
-	require.ErrorContains(t, err, databaseURLVariable)
+	require.ErrorContains(t, err, "STOWAGE_DATABASE__URL")
 
-	t.Setenv(databaseURLVariable, dbtest.NewURL(t))
+	t.Setenv("STOWAGE_DATABASE__URL", dbtest.NewURL(t))
 	stdout, _, err := run(t, "migrate", "status")
 	require.NoError(t, err)
 	require.NotContains(t, stdout, "pending")

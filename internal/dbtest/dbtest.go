@@ -79,7 +79,7 @@ func server(t testing.TB) pgtestdb.Config {
 
 	db, err := sql.Open("pgx", raw)
 	require.NoError(t, err)
-	require.NoError(t, db.Ping(), "%s=%s does not answer: run make test, or start that server", URLVariable, u.Redacted())
+	require.NoError(t, db.PingContext(t.Context()), "%s=%s does not answer: run make test, or start that server", URLVariable, u.Redacted())
 	require.NoError(t, db.Close())
 
 	password, _ := u.User.Password()

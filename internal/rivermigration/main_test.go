@@ -44,7 +44,7 @@ func TestFilesAreAsGenerated(t *testing.T) {
 		require.NoError(t, err)
 		last, err := strconv.Atoi(string(match[2]))
 		require.NoError(t, err)
-		require.True(t, generate(versions[first-1:last]) == string(content), "%s is not what go run ./internal/rivermigration writes", file)
+		require.Equal(t, generate(versions[first-1:last]), string(content), "%s is not what go run ./internal/rivermigration writes", file)
 	}
 }
 

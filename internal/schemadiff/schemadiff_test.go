@@ -98,7 +98,7 @@ func TestSchemaSQLIsFresh(t *testing.T) {
 	require.NoError(t, err)
 	committed, err := os.ReadFile(filepath.Join(root, "schema.sql"))
 	require.NoError(t, err)
-	require.True(t, string(committed) == dump, "schema.sql is stale: run stowage migrate schema, and git diff shows what changed")
+	require.Equal(t, dump, string(committed), "schema.sql is stale: run stowage migrate schema, and git diff shows what changed")
 }
 
 func TestChecksumsAreRight(t *testing.T) {
