@@ -8,6 +8,8 @@ SHELL := /bin/bash -euo pipefail
 LAB := bin/stowagelab
 LINTER := bin/golangci-lint
 MODULES := . internal/tools testdata/importer
+# Vet is part of lint, and nobody debugs these binaries: both cost a minute.
+TESTFLAGS := -race -count=1 -timeout 20m -vet=off -ldflags=-w
 
 .PHONY: help
 help: ## Show the targets
@@ -21,7 +23,7 @@ demo: build ## Set-up, then the main job on throw-away PostgreSQL and Redis
 .PHONY: test
 test: build-lab ## Set-up, then all tests, with the race detector
 	$(LAB) setup --tests
-	$(LAB) run -- go test -race -count=1 -timeout 20m ./...
+	$(LAB) run -- go test $(TESTFLAGS) ./...
 	$(LAB) run -- go -C testdata/importer run .
 
 .PHONY: build

@@ -162,7 +162,7 @@ func counters(bytes, components int64) accounting.Counters {
 // requested are the namespaces of the bundle's bucket with an open request.
 func (b *bundle) requested() []uuid.UUID {
 	b.t.Helper()
-	page, err := requests.Open(b.t.Context(), b.pool, uuid.Nil, 10_000)
+	page, err := requests.Open(b.t.Context(), b.pool, requests.Request{}, 10_000)
 	require.NoError(b.t, err)
 	ids := []uuid.UUID{}
 	for _, r := range page {

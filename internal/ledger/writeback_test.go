@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -142,7 +141,7 @@ func TestWriteBackClosesTheRequest(t *testing.T) {
 	db := dbtest.New(t)
 	open := func(t *testing.T, b *bundle) []requests.Request {
 		t.Helper()
-		page, err := requests.Open(t.Context(), b.db, uuid.Nil, 1000)
+		page, err := requests.Open(t.Context(), b.db, requests.Request{}, 1000)
 		require.NoError(t, err)
 		return slices.DeleteFunc(page, func(r requests.Request) bool { return r.Namespace != b.namespace.ID })
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/pgdb"
+	"github.com/stowage-dev/stowage/internal/requests"
 )
 
 // pageSize is how many candidates one query reads.
@@ -28,15 +29,15 @@ var start = cursor{At: -1}
 // than limit means that there are no more.
 type pager func(ctx context.Context, after cursor, limit int) ([]cursor, error)
 
-// requested pages over the open requests, the oldest first: in the order of
-// ids, namespaces that are requested all the time could keep others out.
+// requested pages over the open requests, the oldest first.
 func requested(db pgdb.DB) pager {
 	return func(ctx context.Context, after cursor, limit int) ([]cursor, error) {
-		rows, err := db.Query(ctx, `
-			SELECT stowage_marker_micros(marker), namespace_id FROM reconciliation_requests
-			WHERE (marker, namespace_id) > (stowage_marker_time($1), $2)
-			ORDER BY marker, namespace_id LIMIT $3`, int64(after.At), after.Namespace, limit)
-		return collect(rows, err, "requested namespaces")
+		open, err := requests.Open(ctx, db, requests.Request{Namespace: after.Namespace, Marker: after.At}, limit)
+		page := make([]cursor, len(open))
+		for i, r := range open {
+			page[i] = cursor{At: r.Marker, Namespace: r.Namespace}
+		}
+		return page, err
 	}
 }
 

@@ -88,14 +88,14 @@ func namespacesOf(ctx context.Context, db pgdb.DB, buckets []int, after uuid.UUI
 	return collect(rows, err, "list namespaces of buckets")
 }
 
-// Open lists up to limit open requests with ids after the given one, in the
-// order of their ids: pass the last one's namespace for the next page, and
-// uuid.Nil for the first.
-func Open(ctx context.Context, db pgdb.DB, after uuid.UUID, limit int) ([]Request, error) {
+// Open lists up to limit open requests, the oldest first: in the order of ids,
+// namespaces that are requested all the time could keep others out. Pass the
+// last one for the next page, and the zero Request for the first.
+func Open(ctx context.Context, db pgdb.DB, after Request, limit int) ([]Request, error) {
 	rows, err := db.Query(ctx, `
 		SELECT namespace_id, stowage_marker_micros(marker) FROM reconciliation_requests
-		WHERE namespace_id > $1
-		ORDER BY namespace_id LIMIT $2`, after, limit)
+		WHERE (marker, namespace_id) > (stowage_marker_time($1), $2)
+		ORDER BY marker, namespace_id LIMIT $3`, int64(after.Marker), after.Namespace, limit)
 	return collect(rows, err, "list requests")
 }
 

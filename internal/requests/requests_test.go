@@ -1,6 +1,7 @@
 package requests_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func newNamespace(t *testing.T, db pgdb.DB) uuid.UUID {
 // open are all open requests.
 func open(t *testing.T, db pgdb.DB) map[uuid.UUID]accounting.Marker {
 	t.Helper()
-	page, err := requests.Open(t.Context(), db, uuid.Nil, 10_000)
+	page, err := requests.Open(t.Context(), db, requests.Request{}, 10_000)
 	require.NoError(t, err)
 	markers := map[uuid.UUID]accounting.Marker{}
 	for _, r := range page {
@@ -144,13 +145,16 @@ func TestRaiseBuckets(t *testing.T) {
 func TestOpenIsAKeyset(t *testing.T) {
 	t.Parallel()
 	db := dbtest.New(t)
-	var all []requests.Request
+	var oldestFirst []uuid.UUID
 	for range 5 {
-		all = append(all, requests.Request{Namespace: newNamespace(t, db)})
+		oldestFirst = append(oldestFirst, newNamespace(t, db))
 	}
-	require.NoError(t, requests.Raise(t.Context(), db, all))
+	slices.Reverse(oldestFirst) // not the order of the ids
+	for _, id := range oldestFirst {
+		require.NoError(t, requests.Raise(t.Context(), db, []requests.Request{{Namespace: id}}))
+	}
 	var seen []uuid.UUID
-	var after uuid.UUID
+	var after requests.Request
 	for {
 		page, err := requests.Open(t.Context(), db, after, 2)
 		require.NoError(t, err)
@@ -161,12 +165,9 @@ func TestOpenIsAKeyset(t *testing.T) {
 		for _, r := range page {
 			seen = append(seen, r.Namespace)
 		}
-		after = page[len(page)-1].Namespace
+		after = page[len(page)-1]
 	}
-	require.Len(t, seen, 5)
-	for i, r := range all { // UUIDv7: in the order they were made
-		require.Equal(t, r.Namespace, seen[i])
-	}
+	require.Equal(t, oldestFirst, seen)
 }
 
 func TestClose(t *testing.T) {
