@@ -19,8 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/config"
 	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/redistest"
 )
@@ -341,4 +343,10 @@ func TestWorkerValidateOnlyChecks(t *testing.T) {
 
 	_, _, err = run(t, "worker", "--validate", "--redis-addresses", "127.0.0.1:1")
 	require.ErrorContains(t, err, "database.url")
+}
+
+// A registry and its workers must agree on how long a buffer lives.
+func TestDefaultsOfRegistryAndWorkerAgree(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, config.Default().Buffer.TTL, entdb.DefaultBufferTTL)
 }

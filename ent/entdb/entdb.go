@@ -29,7 +29,7 @@ import (
 const (
 	DefaultEmitTimeout   = 500 * time.Millisecond
 	DefaultCommitTimeout = 30 * time.Second
-	DefaultBufferTTL     = 14 * 24 * time.Hour
+	DefaultBufferTTL     = 10 * 24 * time.Hour
 )
 
 // Config is what a Client is made of.

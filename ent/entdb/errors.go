@@ -31,6 +31,10 @@ var (
 	// ErrChangedMeantime says that rows changed while a mutation with
 	// predicates ran. The transaction was rolled back; run it again.
 	ErrChangedMeantime = enthook.ErrChangedMeantime
+	// ErrHookSetSize says that a hook of the registry's own set size_bytes on an
+	// update that did not name it. In WithTx all of it is rolled back; outside,
+	// the size is changed and counted by the next reconciliation only.
+	ErrHookSetSize = enthook.ErrHookSetSize
 	// ErrCommitUnknown says that the answer to COMMIT was lost: the transaction
 	// may or may not be committed. Nothing was emitted, and a reconciliation of
 	// its namespaces is requested, so the counters come right either way. Read

@@ -88,7 +88,7 @@ func (c *Client) WithTx(ctx context.Context, fn func(ctx context.Context, tx *Tx
 	client := entTx.Client()
 	counted, ok := entpgx.Of(client.Driver())
 	if !ok {
-		return errors.New("entdb: the client's driver was replaced, so transactions cannot be counted: make clients with entdb.New only")
+		return errors.Join(errors.New("entdb: the client's driver was replaced, so transactions cannot be counted: make clients with entdb.New only"), entTx.Rollback())
 	}
 	defer func() {
 		// After a COMMIT this does nothing. A panic goes on.

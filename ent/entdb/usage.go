@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/sony/gobreaker/v2"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
@@ -32,7 +33,7 @@ type Usage struct {
 	AsOf time.Time
 }
 
-// Total is Row and Pending together. A drain that applies a delta between the
+// Total is Row and Pending together; Row alone when pending is unknown. A drain that applies a delta between the
 // two reads may make it count that delta twice for this one answer; Row alone
 // is never affected.
 func (u Usage) Total() Counters {
@@ -157,13 +158,14 @@ func (c *Client) pending(ctx context.Context, scopes []accounting.Scope) (pendin
 	if c.buffer == nil || len(scopes) == 0 {
 		return nil, false
 	}
+	// Reads heed the breaker but do not move it: one that its caller gave up
+	// must not keep emissions from Redis.
+	if c.observer.breaker.State() == gobreaker.StateOpen {
+		return nil, false
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.observer.timeout)
 	defer cancel()
-	_, err := c.observer.breaker.Execute(func() (struct{}, error) {
-		var err error
-		pending, err = c.buffer.Pending(ctx, scopes)
-		return struct{}{}, err
-	})
+	pending, err := c.buffer.Pending(ctx, scopes)
 	if err != nil {
 		c.observer.logger.Warn("usage reads without what is pending: Redis did not answer", "error", err)
 		return nil, false

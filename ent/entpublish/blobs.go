@@ -2,6 +2,7 @@ package entpublish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,24 +32,26 @@ func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Bl
 	if err != nil {
 		return fmt.Errorf("store blobs: %w", err)
 	}
-	var size, bytes int64
-	var created bool
+	var size, created int64
+	var isNew bool
+	var conflict error
 	row := 0
-	_, err = pgx.ForEachRow(rows, []any{&size, &created}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&size, &isNew}, func() error {
 		blob := blobs[row]
 		row++
-		if size != blob.Size {
-			return fmt.Errorf("blob %s of %d bytes: %w: the namespace has it with %d bytes", blob.Digest, blob.Size, ErrConflict, size)
-		}
-		if created {
-			bytes += size
+		if isNew {
+			created += size
+		} else if size != blob.Size && conflict == nil {
+			conflict = fmt.Errorf("blob %s of %d bytes: %w: the namespace has it with %d bytes", blob.Digest, blob.Size, ErrConflict, size)
 		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("store blobs: %w", err)
 	}
-	return tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: bytes}})
+	// What is stored is counted also when there is a conflict: the caller may
+	// go on and commit.
+	return errors.Join(tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: created}}), conflict)
 }
 
 // CollectBlobs removes blobs of a namespace that no version has attached and

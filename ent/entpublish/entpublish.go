@@ -128,7 +128,7 @@ func resolve(ctx context.Context, tx *entdb.Tx, ref Ref) (entdb.Repository, tabl
 }
 
 // distinct sorts blobs by digest, each once. Every function touches blobs in
-// this order, so that no two transactions wait for each other.
+// this order, so that two calls never wait for each other.
 func distinct(blobs []Blob) ([]Blob, error) {
 	sorted := slices.SortedFunc(slices.Values(blobs), compareBlobs)
 	for i, b := range sorted {

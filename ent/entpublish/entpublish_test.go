@@ -264,6 +264,20 @@ func TestSizeConflictIsRefused(t *testing.T) {
 	b.requireExact(t)
 }
 
+// The function goes on after a conflict, and commits what was stored before.
+func TestSwallowedConflictIsCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	put := func(blobs ...entpublish.Blob) error {
+		return b.in(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+			return ignore(entpublish.PutBlobs(ctx, tx, b.namespace, blobs), entpublish.ErrConflict)
+		})
+	}
+	require.NoError(t, put(blob("a", 100), blob("b", 10), blob("c", 1)))
+	require.NoError(t, put(blob("a", 99), blob("b", 9), blob("d", 5), blob("e", 6), blob("f", 7)))
+	b.requireExact(t)
+}
+
 func TestTwentyDeletersOfOneManifest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -116,12 +116,11 @@ func (p publisher) extend(ctx context.Context, published *Published) error {
 		return err
 	}
 	published.Size += attached
-	if published.Size > maxBlobSize {
-		return fmt.Errorf("%w: the version would have %d bytes, want at most %d", ErrInvalid, published.Size, int64(maxBlobSize))
-	}
+	// Too large a size fails here, and the transaction with it: the blobs are
+	// attached already.
 	_, err = p.tx.Pgx().Exec(ctx, `UPDATE `+p.table.name+` SET size_bytes = $2 WHERE id = $1`, published.ID, published.Size)
 	if err != nil {
-		return err
+		return fmt.Errorf("the version would have %d bytes, at most %d are allowed: %w", published.Size, int64(maxBlobSize), err)
 	}
 	return p.count(entdb.Counters{Bytes: attached})
 }

@@ -494,3 +494,18 @@ func TestCorrupt(t *testing.T) {
 		require.Zero(t, again.Foreign)
 	})
 }
+
+func TestFullRedisCanBeDrained(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.emit(t, 0, delta(b.namespace, 10, 1))
+	b.do(t, "CONFIG", "SET", "maxmemory", "1")
+	_, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
+	require.ErrorContains(t, err, "OOM")
+	claim, err := b.Claim(t.Context(), b.bucket, "holder", uuid.Must(uuid.NewV7()), 10)
+	require.NoError(t, err)
+	require.Len(t, claim.Flushes, 1)
+	require.Equal(t, int64(10), claim.Flushes[0].Bytes)
+	require.NoError(t, b.Finish(t.Context(), b.bucket, claim.Flushes))
+	require.NoError(t, b.Release(t.Context(), b.bucket, "holder"))
+}

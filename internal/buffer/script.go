@@ -14,16 +14,16 @@ var luaFiles embed.FS
 
 // The scripts. Each file says what its keys, arguments and reply are.
 var (
-	emitScript       = newScript("emit.lua")
-	claimScript      = newScript("claim.lua")
-	finishScript     = newScript("finish.lua")
-	forgetScript     = newScript("forget.lua")
-	quarantineScript = newScript("quarantine.lua")
-	releaseScript    = newScript("release.lua")
-	pendingScript    = newScript("pending.lua")
-	sizesScript      = newScript("sizes.lua")
-	restoreScript    = newScript("restore.lua")
-	nodeScript       = newScript("node.lua")
+	emitScript       = newScript("emit.lua", "")
+	claimScript      = newScript("claim.lua", evenWhenFull)
+	finishScript     = newScript("finish.lua", evenWhenFull)
+	forgetScript     = newScript("forget.lua", evenWhenFull)
+	quarantineScript = newScript("quarantine.lua", evenWhenFull)
+	releaseScript    = newScript("release.lua", evenWhenFull)
+	pendingScript    = newScript("pending.lua", "")
+	sizesScript      = newScript("sizes.lua", "")
+	restoreScript    = newScript("restore.lua", evenWhenFull)
+	nodeScript       = newScript("node.lua", "")
 )
 
 // script is rueidis.Lua for many calls at once: Lua.ExecMulti first loads the
@@ -34,8 +34,12 @@ type script struct{ text, sha string }
 // call is one run of a script. Its keys are in one slot.
 type call struct{ keys, args []string }
 
-func newScript(name string) script {
-	text := read("common.lua") + read(name)
+// evenWhenFull lets a script write although Redis has reached its maxmemory:
+// draining is what frees the memory, so it must not be refused. Emitting is.
+const evenWhenFull = "#!lua flags=allow-oom\n"
+
+func newScript(name, shebang string) script {
+	text := shebang + read("common.lua") + read(name)
 	sum := sha1.Sum([]byte(text))
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }

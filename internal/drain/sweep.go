@@ -11,9 +11,9 @@ import (
 
 const sweepTimeout = 10 * time.Minute
 
-// SweepArgs is the daily job, of the process that leads, that looks for buffers and flushes that stand in
-// no set, which nothing here leaves behind, but a hand or a half-restored Redis
-// may.
+// SweepArgs is the daily job, of the process that leads, that looks for buffers
+// and flushes that stand in no set, which nothing here leaves behind, but a hand
+// or a half-restored Redis may.
 //
 // Unique by kind until it is over: it reads every key, and once is enough.
 // Three attempts. Cancelled after ten minutes. A kill leaves nothing; the

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 // that leads inserts it and runs it.
 //
 // Not unique: a killed tick stays "running" until it is rescued, and must not
-// block the next one. Two ticks at once, as after a change of the leader, are
-// harmless: the lease turns the second drain of a bucket away. A tick that
+// block the next one. The job queue lets no two ticks run at once: they could
+// leave different identities in Redis and in Postgres, which the next tick
+// would take for a loss. A tick that
 // starts after Config.StaleTimeout does nothing, so that a queue that stood
 // still does not work off its ticks at once.
 //
@@ -70,10 +72,8 @@ func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
 		return fmt.Errorf("sample the buffer: %w", err)
 	}
 	w.sample(sizes)
-	if err := w.watch(ctx); err != nil {
-		return err
-	}
-	return w.insert(ctx, scheduled, sizes)
+	// The drains first: after a loss, to request every namespace takes long.
+	return errors.Join(w.insert(ctx, scheduled, sizes), w.watch(ctx))
 }
 
 // sample exports the sizes of the dirty sets. The ticks run in the process that

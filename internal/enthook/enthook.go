@@ -31,6 +31,7 @@ var (
 	ErrVirtual         = errors.New("the repository is virtual: it is a view and stores nothing; publish into a hosted or remote repository")
 	ErrFormat          = errors.New("the repository is of another format")
 	ErrNamespace       = errors.New("namespace_id is not the repository's namespace")
+	ErrHookSetSize     = errors.New("a hook set size_bytes behind the counting hooks, so the change cannot be counted: the transaction is refused; set the size on the mutation itself")
 	ErrChangedMeantime = errors.New("rows changed while the mutation ran, so what it did cannot be counted: the transaction is refused; run it again")
 )
 
@@ -88,7 +89,7 @@ func (h versionHook[M]) hook(next ent.Mutator) ent.Mutator {
 	return ent.MutateFunc(func(ctx context.Context, mutation ent.Mutation) (ent.Value, error) {
 		m := mutation.(M)
 		if !counts(m) {
-			return next.Mutate(ctx, m)
+			return uncounted(ctx, m, next)
 		}
 		tx, ok := entpgx.Of(m.Client().Driver())
 		if !ok {
@@ -99,6 +100,19 @@ func (h versionHook[M]) hook(next ent.Mutator) ent.Mutator {
 		}
 		return h.change(ctx, tx, m, next)
 	})
+}
+
+// uncounted runs a mutation that changes no counter, and finds out if a hook of
+// the registry's own has made it change one behind this one's back.
+func uncounted(ctx context.Context, m versionMutation, next ent.Mutator) (ent.Value, error) {
+	value, err := next.Mutate(ctx, m)
+	if err != nil || !counts(m) {
+		return value, err
+	}
+	if tx, ok := entpgx.Of(m.Client().Driver()); ok {
+		tx.Refuse(ErrHookSetSize)
+	}
+	return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), ErrHookSetSize)
 }
 
 // counts reports whether the mutation can change a counter: soft deletion and
@@ -124,7 +138,7 @@ func (h versionHook[M]) create(ctx context.Context, tx *entpgx.Tx, m M, next ent
 	if err != nil {
 		return nil, fmt.Errorf("create %s: %w", m.Type(), err)
 	}
-	created, err := next.Mutate(ctx, m)
+	created, err := mutate(ctx, tx, m, next)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +168,7 @@ func (h versionHook[M]) change(ctx context.Context, tx *entpgx.Tx, m M, next ent
 	if err != nil {
 		return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), err)
 	}
-	result, err := next.Mutate(ctx, m)
+	result, err := mutate(ctx, tx, m, next)
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +188,17 @@ func (h versionHook[M]) change(ctx context.Context, tx *entpgx.Tx, m M, next ent
 		v.count(tx, accounting.Counters{Bytes: v.newSize(m) - v.size})
 	}
 	return result, nil
+}
+
+// mutate runs the mutation. An error that does not tell that nothing was
+// changed, such as one of a registry's own hook after the statement, refuses
+// the transaction: its function may go on and want to commit.
+func mutate(ctx context.Context, tx *entpgx.Tx, m ent.Mutation, next ent.Mutator) (ent.Value, error) {
+	value, err := next.Mutate(ctx, m)
+	if err != nil && !ent.IsNotFound(err) && !ent.IsValidationError(err) {
+		tx.Refuse(fmt.Errorf("%s of %s failed, perhaps after it had changed rows: %w", m.Op(), m.Type(), err))
+	}
+	return value, err
 }
 
 // version is a locked row.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,16 +91,35 @@ func (g guardedTx) check(query string) error {
 	return nil
 }
 
-// controlWord is the first word of a statement that controls transactions, in
-// upper case, or "".
+// controlWord is the first word of a statement in query that controls
+// transactions, in upper case, or "". It looks behind every semicolon, also one
+// in a literal: values belong in parameters.
 func controlWord(query string) string {
-	word, _, _ := strings.Cut(strings.TrimLeft(query, " \t\r\n(;"), " ")
-	word = strings.ToUpper(strings.TrimRight(word, " \t\r\n;"))
-	switch word {
-	case "SAVEPOINT", "RELEASE", "ROLLBACK", "ABORT", "COMMIT", "END", "BEGIN", "START", "PREPARE":
-		return word
-	default:
-		return ""
+	for statement := range strings.SplitSeq(query, ";") {
+		switch word := firstWord(statement); word {
+		case "SAVEPOINT", "RELEASE", "ROLLBACK", "ABORT", "COMMIT", "END", "BEGIN", "START", "PREPARE":
+			return word
+		}
+	}
+	return ""
+}
+
+// firstWord skips white space, parentheses and comments.
+func firstWord(statement string) string {
+	for {
+		statement = strings.TrimLeft(statement, " \t\r\n\f\v(")
+		switch {
+		case strings.HasPrefix(statement, "--"):
+			_, statement, _ = strings.Cut(statement, "\n")
+		case strings.HasPrefix(statement, "/*"):
+			_, statement, _ = strings.Cut(statement, "*/")
+		default:
+			end := strings.IndexFunc(statement, func(r rune) bool { return !unicode.IsLetter(r) })
+			if end < 0 {
+				end = len(statement)
+			}
+			return strings.ToUpper(statement[:end])
+		}
 	}
 }
 

@@ -165,6 +165,11 @@ func (t *Tx) Commit() error {
 		defer t.end()
 		return t.commitUncounted(ctx)
 	}
+	if !t.conn.Conn().IsClosed() && t.conn.Conn().PgConn().TxStatus() == 'I' {
+		t.end()
+		t.driver.observer.Undecided(context.WithoutCancel(t.ctx), namespacesOf(deltas))
+		return fmt.Errorf("commit: %w: SQL of its own ended it before WithTx did", ErrUndecided)
+	}
 	changes, err := t.commitCounted(ctx, deltas)
 	t.end()
 	switch {
@@ -228,7 +233,7 @@ func decided(err error) bool {
 		return true
 	}
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return server.Severity == "ERROR"
+		return server.SeverityUnlocalized == "ERROR"
 	}
 	return pgconn.SafeToRetry(err)
 }

@@ -48,7 +48,7 @@ func readmes(t *testing.T) []string {
 // The example is compiled and run as part of the importing module.
 func TestImportExampleIsTheOneThatRuns(t *testing.T) {
 	t.Parallel()
-	_, body, found := strings.Cut(read(t, "testdata/importer/quickstart.go"), "digest schematype.Digest) error {\n")
+	_, body, found := strings.Cut(read(t, "testdata/importer/quickstart.go"), "digest schematype.Digest) (err error) {\n")
 	require.True(t, found)
 	body = strings.TrimSuffix(strings.TrimSpace(body), "}")
 	var lines []string

@@ -122,9 +122,10 @@ CREATE TRIGGER trg_blob_storage_blobs_immutable
 
 -- Stores blobs that are not there, and leaves every one of them locked against
 -- the collector, so that the caller can attach them. One digest after the other,
--- and the caller gives them in ascending order: whoever waits for a blob holds none behind it, so neither
--- publishers nor the collector, which locks in the same order, can deadlock. All
--- of them in one INSERT would hold the new ones while it waits for the others.
+-- and the caller gives them in ascending order: whoever waits for a blob holds
+-- none behind it, so neither two calls nor a call and the collector, which locks
+-- in the same order, can deadlock. All of them in one INSERT would hold the new
+-- ones while it waits for the others.
 --
 -- A blob that was there and is collected before it is locked is stored again.
 -- size is the one stored, created says whether this call stored it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -15,12 +16,12 @@ import (
 )
 
 // quickstart is the example of the README, word for word.
-func quickstart(ctx context.Context, pool *pgxpool.Pool, redis rueidis.Client, digest schematype.Digest) error {
+func quickstart(ctx context.Context, pool *pgxpool.Pool, redis rueidis.Client, digest schematype.Digest) (err error) {
 	db, err := entdb.New(entdb.Config{Pool: pool, Redis: redis, Logger: slog.Default(), Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		return err
 	}
-	defer db.Close(ctx)
+	defer func() { err = errors.Join(err, db.Close(context.WithoutCancel(ctx))) }() // writes what waits
 	acme := db.Namespace.Create().SetSlug("acme").SaveX(ctx)
 	repo := db.Repository.Create().SetNamespace(acme).SetName("npm-internal").
 		SetFormat(schematype.FormatNPM).SetKind(schematype.KindHosted).SaveX(ctx)
