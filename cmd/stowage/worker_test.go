@@ -348,5 +348,5 @@ func TestWorkerValidateOnlyChecks(t *testing.T) {
 // A registry and its workers must agree on how long a buffer lives.
 func TestDefaultsOfRegistryAndWorkerAgree(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, config.Default().Buffer.TTL, entdb.DefaultBufferTTL)
+	require.Equal(t, entdb.DefaultBufferTTL, config.Default().Buffer.TTL)
 }
