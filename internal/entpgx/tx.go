@@ -165,11 +165,6 @@ func (t *Tx) Commit() error {
 		defer t.end()
 		return t.commitUncounted(ctx)
 	}
-	if !t.conn.Conn().IsClosed() && t.conn.Conn().PgConn().TxStatus() == 'I' {
-		t.end()
-		t.driver.observer.Undecided(context.WithoutCancel(t.ctx), namespacesOf(deltas))
-		return fmt.Errorf("commit: %w: SQL of its own ended it before WithTx did", ErrUndecided)
-	}
 	changes, err := t.commitCounted(ctx, deltas)
 	t.end()
 	switch {
@@ -196,6 +191,9 @@ func (t *Tx) commitUncounted(ctx context.Context) error {
 // commitCounted sends the marker function and COMMIT together. A failure of
 // the first keeps the server from running the second.
 func (t *Tx) commitCounted(ctx context.Context, deltas []accounting.Delta) ([]Change, error) {
+	if conn := t.conn.Conn(); !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
+		return nil, fmt.Errorf("commit: %w: SQL of its own ended it before WithTx did", ErrUndecided)
+	}
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT namespace_id, marker FROM stowage_lock_markers($1)`, namespacesOf(deltas))
 	batch.Queue(`COMMIT`)
