@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
@@ -236,31 +237,30 @@ func TestD7ConstructorRefusesAllMistakesAtOnce(t *testing.T) {
 	}
 }
 
-func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
+// sample is the one sample of a metric without labels.
+func sample(t *testing.T, registry *prometheus.Registry, name string) *dto.Metric {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
-			m := f.GetMetric()[0]
-			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			return f.GetMetric()[0]
 		}
 	}
 	require.Fail(t, "no such metric", name)
-	return 0
+	return nil
+}
+
+func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	m := sample(t, registry, name)
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
 func timeSpentEmitting(t *testing.T, registry *prometheus.Registry) time.Duration {
 	t.Helper()
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == "stowage_counter_emit_duration_seconds" {
-			return time.Duration(f.GetMetric()[0].GetHistogram().GetSampleSum() * float64(time.Second))
-		}
-	}
-	require.Fail(t, "no such metric")
-	return 0
+	m := sample(t, registry, "stowage_counter_emit_duration_seconds")
+	return time.Duration(m.GetHistogram().GetSampleSum() * float64(time.Second))
 }
 
 func TestMetricsStartAtZero(t *testing.T) {
