@@ -9,7 +9,7 @@ LAB := bin/stowagelab
 LINTER := bin/golangci-lint
 MODULES := . internal/tools testdata/importer
 # Vet is part of lint, and nobody debugs these binaries: both cost a minute.
-TESTFLAGS := -race -count=1 -timeout 20m -vet=off -ldflags=-w
+TESTFLAGS := -tags failpoint -race -count=1 -timeout 20m -vet=off -ldflags=-w
 
 .PHONY: help
 help: ## Show the targets

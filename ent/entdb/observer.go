@@ -11,6 +11,7 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/entpgx"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/requests"
 )
@@ -63,7 +64,13 @@ func (o *observer) Committed(ctx context.Context, changes []entpgx.Change) {
 
 func (o *observer) emit(ctx context.Context, change entpgx.Change) {
 	_, err := o.breaker.Execute(func() (struct{}, error) {
-		return struct{}{}, o.emitter.Emit(ctx, emissionOf(change))
+		if err := failpoint.Hit(ctx, failpoint.WriterEmits); err != nil {
+			return struct{}{}, err
+		}
+		if err := o.emitter.Emit(ctx, emissionOf(change)); err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, failpoint.Hit(ctx, failpoint.WriterEmitted)
 	})
 	if err == nil {
 		o.metrics.Emissions.Inc()

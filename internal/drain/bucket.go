@@ -10,6 +10,7 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/requests"
@@ -133,9 +134,16 @@ func (r *run) claim(ctx context.Context, limit int) (buffer.Claim, error) {
 	if err != nil {
 		return buffer.Claim{}, fmt.Errorf("batch id: %w", err)
 	}
+	if err := failpoint.Hit(ctx, failpoint.DrainClaims); err != nil {
+		return buffer.Claim{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.ClaimTimeout)
 	defer cancel()
-	return r.Buffer.Claim(ctx, r.bucket, r.holder, batch, limit)
+	claim, err := r.Buffer.Claim(ctx, r.bucket, r.holder, batch, limit)
+	if err != nil {
+		return buffer.Claim{}, err
+	}
+	return claim, failpoint.Hit(ctx, failpoint.DrainClaimed)
 }
 
 // settled is what can leave Redis, because Postgres has it, or has a request
@@ -225,6 +233,9 @@ func (r *run) reportLost(ctx context.Context, tooOld int, s settled, foreign int
 
 // finish takes out of Redis what is settled.
 func (r *run) finish(ctx context.Context, s settled) error {
+	if err := failpoint.Hit(ctx, failpoint.DrainFinishes); err != nil {
+		return err
+	}
 	for _, scope := range s.unusable {
 		if err := r.Buffer.Quarantine(ctx, r.bucket, scope); err != nil {
 			return err
@@ -233,7 +244,10 @@ func (r *run) finish(ctx context.Context, s settled) error {
 	if err := r.Buffer.Forget(ctx, r.bucket, s.expired); err != nil {
 		return err
 	}
-	return r.Buffer.Finish(ctx, r.bucket, s.done)
+	if err := r.Buffer.Finish(ctx, r.bucket, s.done); err != nil {
+		return err
+	}
+	return failpoint.Hit(ctx, failpoint.DrainFinished)
 }
 
 // release gives the lease back, also after a cancellation.

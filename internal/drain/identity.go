@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/requests"
 )
@@ -88,7 +89,7 @@ func (w *TickWorker) requestLost(ctx context.Context, changes []change) error {
 	}
 	w.Log.ErrorContext(ctx, "Redis lost data, restarted or failed over: every namespace of these buckets will be reconciled",
 		"identity_lost", reasons[metrics.LossIdentity], "restarted", reasons[metrics.LossRestart], "namespaces", namespaces)
-	return nil
+	return failpoint.Hit(ctx, failpoint.TickRequested)
 }
 
 // repair writes Redis before Postgres; killed in between, the next tick sees a
@@ -104,6 +105,9 @@ func (w *TickWorker) repair(ctx context.Context, changes []change) error {
 		if err := w.Buffer.SetIdentity(ctx, c.bucket, c.identity.ID); err != nil {
 			return fmt.Errorf("write the identity of bucket %d: %w", c.bucket, err)
 		}
+	}
+	if err := failpoint.Hit(ctx, failpoint.TickRenewed); err != nil {
+		return err
 	}
 	return w.rememberIdentities(ctx, changes)
 }

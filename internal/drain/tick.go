@@ -11,6 +11,7 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 )
 
 // TickArgs is the job that starts the drains, every Config.Interval. The process
@@ -72,6 +73,9 @@ func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
 		return fmt.Errorf("sample the buffer: %w", err)
 	}
 	w.sample(sizes)
+	if err := failpoint.Hit(ctx, failpoint.TickSampled); err != nil {
+		return err
+	}
 	// The drains first: after a loss, to request every namespace takes long.
 	return errors.Join(w.insert(ctx, scheduled, sizes), w.watch(ctx))
 }
@@ -106,5 +110,5 @@ func (w *TickWorker) insert(ctx context.Context, scheduled time.Time, sizes [acc
 	if _, err := client.InsertMany(ctx, jobs); err != nil {
 		return fmt.Errorf("insert %d drains: %w", len(jobs), err)
 	}
-	return nil
+	return failpoint.Hit(ctx, failpoint.TickInserted)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 )
 
 // Change is what one committed transaction changed in one namespace.
@@ -194,6 +195,9 @@ func (t *Tx) commitCounted(ctx context.Context, deltas []accounting.Delta) ([]Ch
 	if conn := t.conn.Conn(); !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
 		return nil, fmt.Errorf("commit: %w: SQL of its own ended it before WithTx did", ErrUndecided)
 	}
+	if err := failpoint.Hit(ctx, failpoint.WriterWrote); err != nil {
+		return nil, errors.Join(fmt.Errorf("commit: rolled back: %w", err), t.tx.Rollback(ctx))
+	}
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT namespace_id, marker FROM stowage_lock_markers($1)`, namespacesOf(deltas))
 	batch.Queue(`COMMIT`)
@@ -203,6 +207,9 @@ func (t *Tx) commitCounted(ctx context.Context, deltas []accounting.Delta) ([]Ch
 	closeErr := results.Close()
 
 	err := first(markersErr, commitErr, closeErr)
+	if err == nil {
+		err = failpoint.Hit(ctx, failpoint.WriterCommitted)
+	}
 	switch {
 	case err != nil && decided(err):
 		return nil, errors.Join(fmt.Errorf("commit: rolled back: %w", err), t.tx.Rollback(ctx))

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
@@ -101,6 +102,9 @@ func applyTogether(ctx context.Context, db DB, flushes []accounting.Flush) ([]Re
 	if err != nil {
 		return nil, err
 	}
+	if err := failpoint.Hit(ctx, failpoint.DrainCommitted); err != nil {
+		return nil, err
+	}
 	return judge(flushes, entered), nil
 }
 
@@ -111,7 +115,14 @@ func lockAndEnter(ctx context.Context, tx pgx.Tx, c columns) (map[entry]accounti
 	if _, err := lock(ctx, tx, lockNamespaces, c.namespaces); err != nil {
 		return nil, err
 	}
-	return enter(ctx, tx, c)
+	if err := failpoint.Hit(ctx, failpoint.DrainLocked); err != nil {
+		return nil, err
+	}
+	entered, err := enter(ctx, tx, c)
+	if err != nil {
+		return nil, err
+	}
+	return entered, failpoint.Hit(ctx, failpoint.DrainEntered)
 }
 
 // entry is the key of a ledger row.

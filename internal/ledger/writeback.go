@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/requests"
 )
 
@@ -59,7 +60,7 @@ func WriteBackRepositories(ctx context.Context, db DB, pass Pass, values []Value
 	if err != nil {
 		return WriteBack{}, fmt.Errorf("write back %d repositories: %w", len(values), err)
 	}
-	return result, nil
+	return result, failpoint.Hit(ctx, failpoint.PassChunk)
 }
 
 // WriteBackNamespace writes the counted value of the namespace into its row,
@@ -73,12 +74,15 @@ func WriteBackNamespace(ctx context.Context, db DB, pass Pass, value accounting.
 		if result, err = writeBack(ctx, tx, namespaceRows(), pass, values); err != nil || result.Fenced > 0 {
 			return err
 		}
-		return requests.Close(ctx, tx, pass.Namespace, pass.Marker)
+		if err := requests.Close(ctx, tx, pass.Namespace, pass.Marker); err != nil {
+			return err
+		}
+		return failpoint.Hit(ctx, failpoint.PassClosed)
 	})
 	if err != nil {
 		return WriteBack{}, fmt.Errorf("write back namespace: %w", err)
 	}
-	return result, nil
+	return result, failpoint.Hit(ctx, failpoint.PassStamped)
 }
 
 // rows are the rows of one kind of scope: how to lock them, and their columns.
@@ -145,6 +149,9 @@ func writeBack(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Va
 	if err != nil {
 		return WriteBack{}, err
 	}
+	if err := failpoint.Hit(ctx, failpoint.PassRowsLocked); err != nil {
+		return WriteBack{}, err
+	}
 	result, err := tx.Query(ctx, kind.writeBackSQL(), ids, bytes, components, int64(pass.Marker), pass.Batch, pass.Namespace)
 	if err != nil {
 		return WriteBack{}, err
@@ -159,5 +166,8 @@ func writeBack(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Va
 		}
 		return nil
 	})
-	return back, err
+	if err != nil {
+		return WriteBack{}, err
+	}
+	return back, failpoint.Hit(ctx, failpoint.PassRowsWritten)
 }

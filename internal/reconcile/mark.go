@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/pgdb"
 	"github.com/stowage-dev/stowage/internal/requests"
 )
@@ -71,10 +72,7 @@ func mark(ctx context.Context, db pgdb.Beginner, scan pgx.Tx, namespace uuid.UUI
 		if err != nil {
 			return err
 		}
-		if err := lockWritersOut(ctx, tx, namespace); err != nil {
-			return err
-		}
-		return takeSnapshot(ctx, scan)
+		return markAlone(ctx, tx, scan, namespace)
 	})
 	switch {
 	case pgdb.IsLockTimeout(err):
@@ -86,6 +84,23 @@ func mark(ctx context.Context, db pgdb.Beginner, scan pgx.Tx, namespace uuid.UUI
 	default:
 		return marker, nil
 	}
+}
+
+// markAlone locks the writers out and takes the snapshot.
+func markAlone(ctx context.Context, tx, scan pgx.Tx, namespace uuid.UUID) error {
+	if err := failpoint.Hit(ctx, failpoint.PassAdvanced); err != nil {
+		return err
+	}
+	if err := lockWritersOut(ctx, tx, namespace); err != nil {
+		return err
+	}
+	if err := failpoint.Hit(ctx, failpoint.PassLocked); err != nil {
+		return err
+	}
+	if err := takeSnapshot(ctx, scan); err != nil {
+		return err
+	}
+	return failpoint.Hit(ctx, failpoint.PassSnapshot)
 }
 
 func setMarkTimeouts(ctx context.Context, tx pgx.Tx, lockTimeout time.Duration) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/pgdb"
@@ -95,6 +96,9 @@ type run struct {
 // pass marks, scans and writes back. Repositories are written back while the
 // scan still runs, so memory holds one chunk of them.
 func (r *run) pass(ctx context.Context) (err error) {
+	if err := failpoint.Hit(ctx, failpoint.PassSlot); err != nil {
+		return err
+	}
 	if r.id.Batch, err = uuid.NewV7(); err != nil {
 		return err
 	}
@@ -108,12 +112,18 @@ func (r *run) pass(ctx context.Context) (err error) {
 		return err
 	}
 	r.done.Marker = r.id.Marker
+	if err := failpoint.Hit(ctx, failpoint.PassMarked); err != nil {
+		return err
+	}
 	total, err := r.repositories(ctx, scan)
 	if err != nil {
 		return err
 	}
 	if err := scan.Rollback(ctx); err != nil {
 		return fmt.Errorf("end scan: %w", err)
+	}
+	if err := failpoint.Hit(ctx, failpoint.PassScanned); err != nil {
+		return err
 	}
 	return r.namespace(ctx, total)
 }
@@ -138,6 +148,9 @@ func (r *run) repositories(ctx context.Context, scan pgx.Tx) (accounting.Counter
 }
 
 func (r *run) add(ctx context.Context, repository uuid.UUID, counters accounting.Counters) error {
+	if err := failpoint.Hit(ctx, failpoint.PassScans); err != nil {
+		return err
+	}
 	scope := accounting.RepositoryScope(r.id.Namespace, repository)
 	r.chunk = append(r.chunk, ledger.Value{Scope: scope, Counters: counters})
 	if len(r.chunk) < r.cfg.ChunkSize {
@@ -154,6 +167,9 @@ func (r *run) flush(ctx context.Context) error {
 	if err := r.alive(ctx); err != nil {
 		return err
 	}
+	if err := failpoint.Hit(ctx, failpoint.PassWrites); err != nil {
+		return err
+	}
 	back, err := ledger.WriteBackRepositories(ctx, r.Pool, r.id, r.chunk)
 	if err != nil {
 		return err
@@ -167,6 +183,9 @@ func (r *run) flush(ctx context.Context) error {
 // comes after every repository, so a stamp never promises too much.
 func (r *run) namespace(ctx context.Context, total accounting.Counters) error {
 	if err := r.alive(ctx); err != nil {
+		return err
+	}
+	if err := failpoint.Hit(ctx, failpoint.PassWrites); err != nil {
 		return err
 	}
 	back, err := ledger.WriteBackNamespace(ctx, r.Pool, r.id, total)

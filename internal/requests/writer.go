@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/pgdb"
 )
@@ -130,7 +131,13 @@ func (w *Writer) write(ctx context.Context) error {
 	for namespace, marker := range w.writing {
 		reqs = append(reqs, Request{Namespace: namespace, Marker: marker})
 	}
-	return Raise(ctx, w.db, reqs)
+	if err := failpoint.Hit(ctx, failpoint.RequestWaits); err != nil {
+		return err
+	}
+	if err := Raise(ctx, w.db, reqs); err != nil {
+		return err
+	}
+	return failpoint.Hit(ctx, failpoint.RequestWritten)
 }
 
 // take moves what waits to what is being written and reports whether there is

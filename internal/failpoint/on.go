@@ -1,0 +1,53 @@
+//go:build failpoint
+
+package failpoint
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Variable is the environment variable that arms a process: point=kill or
+// point=error.
+const Variable = "STOWAGE_FAILPOINT"
+
+type key struct{}
+
+// With arms points for whatever runs under the context that it returns.
+func With(ctx context.Context, hook Hook) context.Context {
+	return context.WithValue(ctx, key{}, hook)
+}
+
+// Hit is called at each point.
+func Hit(ctx context.Context, at Point) error {
+	if err := ofProcess(at); err != nil {
+		return err
+	}
+	if hook, ok := ctx.Value(key{}).(Hook); ok {
+		return hook(ctx, at)
+	}
+	return nil
+}
+
+// armed is read once: a process is armed from its start or never.
+var armed = sync.OnceValues(func() (Point, string) {
+	point, action, _ := strings.Cut(os.Getenv(Variable), "=")
+	return Point(point), action
+})
+
+func ofProcess(at Point) error {
+	point, action := armed()
+	switch {
+	case point != at:
+		return nil
+	case action == "error":
+		return fmt.Errorf("failpoint %s", at)
+	default:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+}
