@@ -24,10 +24,15 @@ type PostgresOptions struct {
 
 // Postgres is a throw-away PostgreSQL server, bound to loopback, whose only
 // user is the superuser postgres without a password.
+//
+// Its methods are not safe for concurrent use.
 type Postgres struct {
+	opts    PostgresOptions
+	bin     string
+	account *syscall.Credential
 	port    *port
 	scratch *scratch
-	process *process
+	process *process // nil while stopped
 }
 
 // StartPostgres makes a cluster, starts its server and returns when it answers.
@@ -51,8 +56,11 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (*Postgres, error)
 	if err != nil {
 		return nil, errors.Join(err, port.release())
 	}
-	p := &Postgres{port: port, scratch: s}
-	if err := p.start(ctx, bin, account, opts); err != nil {
+	p := &Postgres{opts: opts, bin: bin, account: account, port: port, scratch: s}
+	if err := p.initdb(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	if err := p.start(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
@@ -63,25 +71,39 @@ func (p *Postgres) URL() string {
 	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", p.port.addr())
 }
 
-// Close stops the server, ending its sessions, and removes its files.
-func (p *Postgres) Close() error {
-	var err error
+// LogPath is the file that takes the server's log, over restarts, until Close.
+func (p *Postgres) LogPath() string { return p.scratch.path("log") }
+
+// Crash ends the server and its sessions at once, as an immediate shutdown or
+// a kill does. What was committed is there after Start, also without Durable:
+// it was handed to the kernel, which lives on.
+func (p *Postgres) Crash() error { return p.stop(syscall.SIGQUIT) }
+
+// Start starts the server again after Crash and returns when it has recovered
+// and answers, on the same address.
+func (p *Postgres) Start(ctx context.Context) error {
 	if p.process != nil {
-		err = p.process.stop(syscall.SIGINT)
+		return errors.New("devstack: PostgreSQL is running already: Crash it first")
 	}
-	return errors.Join(err, p.scratch.remove(), p.port.release())
+	return p.start(ctx)
 }
 
-func (p *Postgres) start(ctx context.Context, bin string, account *syscall.Credential, opts PostgresOptions) error {
-	if account != nil {
-		if err := os.Chown(p.scratch.dir, int(account.Uid), int(account.Gid)); err != nil {
-			return err
-		}
+// Close stops the server, ending its sessions, and removes its files.
+func (p *Postgres) Close() error {
+	return errors.Join(p.stop(syscall.SIGINT), p.scratch.remove(), p.port.release())
+}
+
+func (p *Postgres) stop(s syscall.Signal) error {
+	if p.process == nil {
+		return nil
 	}
-	if err := p.initdb(ctx, bin, account); err != nil {
-		return err
-	}
-	cmd := p.command(filepath.Join(bin, "postgres"), account, p.serverArgs(opts)...)
+	process := p.process
+	p.process = nil
+	return process.stop(s)
+}
+
+func (p *Postgres) start(ctx context.Context) error {
+	cmd := p.command("postgres", p.serverArgs()...)
 	proc, err := startProcess("postgres", p.scratch, cmd)
 	if err != nil {
 		return err
@@ -92,8 +114,13 @@ func (p *Postgres) start(ctx context.Context, bin string, account *syscall.Crede
 
 func (p *Postgres) data() string { return p.scratch.path("data") }
 
-func (p *Postgres) initdb(ctx context.Context, bin string, account *syscall.Credential) error {
-	cmd := p.command(filepath.Join(bin, "initdb"), account,
+func (p *Postgres) initdb(ctx context.Context) error {
+	if p.account != nil {
+		if err := os.Chown(p.scratch.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
+			return err
+		}
+	}
+	cmd := p.command("initdb",
 		"--pgdata", p.data(), "--username", "postgres", "--auth", "trust",
 		"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
 	proc, err := startProcess("initdb", p.scratch, cmd)
@@ -105,7 +132,7 @@ func (p *Postgres) initdb(ctx context.Context, bin string, account *syscall.Cred
 
 // serverArgs are stock settings but for the address, more connections (tests of
 // several packages share one server) and, if asked for, durability.
-func (p *Postgres) serverArgs(opts PostgresOptions) []string {
+func (p *Postgres) serverArgs() []string {
 	settings := []string{
 		"listen_addresses=127.0.0.1",
 		"port=" + strconv.Itoa(p.port.number),
@@ -113,7 +140,7 @@ func (p *Postgres) serverArgs(opts PostgresOptions) []string {
 		"unix_socket_directories=",
 		"max_connections=500",
 	}
-	if !opts.Durable {
+	if !p.opts.Durable {
 		settings = append(settings, "fsync=off", "full_page_writes=off")
 	}
 	args := []string{"-D", p.data()}
@@ -123,11 +150,11 @@ func (p *Postgres) serverArgs(opts PostgresOptions) []string {
 	return args
 }
 
-func (p *Postgres) command(name string, account *syscall.Credential, args ...string) *exec.Cmd {
-	cmd := exec.Command(name, args...)
+func (p *Postgres) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(p.bin, program), args...)
 	cmd.Dir = p.scratch.dir
 	cmd.SysProcAttr = ownGroup()
-	cmd.SysProcAttr.Credential = account
+	cmd.SysProcAttr.Credential = p.account
 	return cmd
 }
 

@@ -33,8 +33,9 @@ type Program struct {
 	process *process
 }
 
-// StartProgram starts cmd in a process group of its own, with its output in a
-// log. The name is for errors. SIGTERM must end it in an orderly way.
+// StartProgram starts cmd in a process group of its own. Output that cmd does not
+// take elsewhere goes to a log. The name is for errors. SIGTERM must end it in an
+// orderly way.
 func StartProgram(name string, cmd *exec.Cmd) (*Program, error) {
 	s, err := newScratch("stowage-program-", syscall.SIGTERM)
 	if err != nil {
@@ -62,19 +63,29 @@ func (p *Program) LogPath() string { return p.scratch.path("log") }
 // LogTail is what it logged last.
 func (p *Program) LogTail() string { return p.process.logTail() }
 
-// Close ends the program and removes its log.
-func (p *Program) Close() error {
-	return errors.Join(p.process.stop(syscall.SIGTERM), p.scratch.remove())
-}
+// Kill ends the program as a crash does, and returns when it is gone.
+func (p *Program) Kill() error { return p.process.stop(syscall.SIGKILL) }
 
-// startProcess starts cmd with its output in the scratch folder's log.
+// Stop ends the program in an orderly way, and returns when it is gone.
+func (p *Program) Stop() error { return p.process.stop(syscall.SIGTERM) }
+
+// Close ends the program and removes its log.
+func (p *Program) Close() error { return errors.Join(p.Stop(), p.scratch.remove()) }
+
+// startProcess starts cmd, with what output it does not take elsewhere in the
+// scratch folder's log.
 func startProcess(name string, s *scratch, cmd *exec.Cmd) (*process, error) {
 	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
+	if cmd.Stdout == nil {
+		cmd.Stdout = log
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = log
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
