@@ -76,3 +76,75 @@ func requireGone(t *testing.T, pid int, dir, addr string) {
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
 }
+
+func TestRedisClusterSharesTheSlotsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c, err := StartRedisCluster(t.Context())
+	require.NoError(t, err)
+	var addrs []string
+	for i, node := range c.Nodes() {
+		addrs = append(addrs, node.Addr())
+		require.Equal(t, i, c.Node(firstSlot(i)))
+		require.Equal(t, i, c.Node(firstSlot(i+1)-1))
+	}
+	require.Equal(t, 0, firstSlot(0))
+	require.Equal(t, clusterSlots, firstSlot(clusterNodes))
+	client := clientOf(t, rueidis.ClientOption{InitAddress: addrs})
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		require.NoError(t, client.Do(t.Context(), client.B().Set().Key(key).Value("x").Build()).Error())
+	}
+	client.Close()
+
+	require.NoError(t, c.Nodes()[1].Stop())
+	require.Error(t, c.Ready(t.Context()))
+	require.NoError(t, c.Nodes()[1].Start(t.Context()))
+	require.NoError(t, c.Ready(t.Context()), "it has its slots again")
+	pids, dirs := nodesOf(c.Nodes()...)
+	require.NoError(t, c.Close())
+	for i, node := range c.Nodes() {
+		requireGone(t, pids[i], dirs[i], node.Addr())
+		requireGone(t, pids[i], dirs[i], c.buses[i].addr())
+	}
+}
+
+func TestReplicatedRedisLosesWhatFollowsTheCut(t *testing.T) {
+	t.Parallel()
+	r, err := StartReplicatedRedis(t.Context())
+	require.NoError(t, err)
+	set := func(client rueidis.Client, key string) {
+		require.NoError(t, client.Do(t.Context(), client.B().Set().Key(key).Value("x").Build()).Error())
+	}
+	reach := rueidis.ClientOption{InitAddress: []string{r.Sentinel.Addr()}, Sentinel: rueidis.SentinelOption{MasterSet: MasterSet}}
+	before := clientOf(t, reach)
+	set(before, "kept")
+	require.NoError(t, r.Cut(t.Context()))
+	set(before, "lost")
+	before.Close()
+	require.NoError(t, r.FailOver(t.Context()))
+
+	after := clientOf(t, reach)
+	set(after, "new")
+	keys, err := after.Do(t.Context(), after.B().Keys().Pattern("*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"kept", "new"}, keys)
+	after.Close()
+	pids, dirs := nodesOf(r.Replica, r.Sentinel)
+	require.NoError(t, r.Close())
+	requireGone(t, pids[0], dirs[0], r.Replica.Addr())
+	requireGone(t, pids[1], dirs[1], r.Sentinel.Addr())
+}
+
+func clientOf(t *testing.T, reach rueidis.ClientOption) rueidis.Client {
+	t.Helper()
+	reach.DisableCache, reach.DisableRetry = true, true
+	client, err := rueidis.NewClient(reach)
+	require.NoError(t, err)
+	return client
+}
+
+func nodesOf(servers ...*Redis) (pids []int, dirs []string) {
+	for _, s := range servers {
+		pids, dirs = append(pids, s.process.cmd.Process.Pid), append(dirs, s.scratch.dir)
+	}
+	return pids, dirs
+}

@@ -5,6 +5,9 @@ import (
 	"syscall"
 )
 
+// loopback is the interface that every server is bound to.
+const loopback = "127.0.0.1"
+
 // port is a loopback port that is reserved for one server as long as it is
 // held: a socket is bound to it and never listens. The kernel then gives the
 // port to nobody who asks for any free one, while the server, which names it,
@@ -42,5 +45,5 @@ func bindAny(fd int) (int, error) {
 	return name.(*syscall.SockaddrInet4).Port, nil
 }
 
-func (p *port) addr() string   { return fmt.Sprintf("127.0.0.1:%d", p.number) }
+func (p *port) addr() string   { return fmt.Sprintf("%s:%d", loopback, p.number) }
 func (p *port) release() error { return syscall.Close(p.fd) }
