@@ -85,7 +85,7 @@ func runWorker(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 		return err
 	}
 	defer pool.Close()
-	redis, err := openRedis(cfg.Redis)
+	redis, err := openRedis(cfg.Redis, "stowage-worker")
 	if err != nil {
 		return err
 	}
@@ -165,12 +165,13 @@ func requireMigrated(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-func openRedis(cfg config.Redis) (rueidis.Client, error) {
+// openRedis names the connections, for those who look at the server.
+func openRedis(cfg config.Redis, name string) (rueidis.Client, error) {
 	option, err := cfg.ClientOption()
 	if err != nil {
 		return nil, err
 	}
-	return redisconn.Open(option, "stowage-worker")
+	return redisconn.Open(option, name)
 }
 
 func jobConfig(cfg *config.Config) jobqueue.Config {

@@ -30,6 +30,7 @@ const (
 	identityName        = "identity"
 	bufferName          = "buf:"
 	flushName           = "flush:"
+	asideName           = "aside:"
 )
 
 // setKeys are the keys that most scripts begin with, in the order that

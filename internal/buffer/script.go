@@ -24,6 +24,7 @@ var (
 	sizesScript      = newScript("sizes.lua", "")
 	restoreScript    = newScript("restore.lua", evenWhenFull)
 	nodeScript       = newScript("node.lua", "")
+	asideScript      = newScript("aside.lua", evenWhenFull)
 )
 
 // script is rueidis.Lua for many calls at once: Lua.ExecMulti first loads the

@@ -21,34 +21,44 @@ const scanCount = 1000
 // key of every primary. A bucket that refuses does not stop the others; what
 // was done before an error stays done.
 func (b *Buffer) Sweep(ctx context.Context) (found int, err error) {
-	for addr, client := range b.client.Nodes() {
-		n, e := b.sweepNode(ctx, client)
+	err = b.scan(ctx, func(keys []string) error {
+		n, err := b.restore(ctx, keys)
 		found += n
-		if e != nil {
-			err = errors.Join(err, fmt.Errorf("buffer: sweep of %s: %w", addr, e))
-		}
+		return err
+	})
+	if err != nil {
+		return found, fmt.Errorf("buffer: sweep: %w", err)
 	}
-	return found, err
+	return found, nil
 }
 
-func (b *Buffer) sweepNode(ctx context.Context, client rueidis.Client) (found int, err error) {
+// scan hands the keys of every primary to each, page by page. An error of each
+// does not stop it.
+func (b *Buffer) scan(ctx context.Context, each func(keys []string) error) (err error) {
+	for addr, client := range b.client.Nodes() {
+		if e := scanNode(ctx, client, each); e != nil {
+			err = errors.Join(err, fmt.Errorf("node %s: %w", addr, e))
+		}
+	}
+	return err
+}
+
+func scanNode(ctx context.Context, client rueidis.Client, each func(keys []string) error) error {
 	primary, err := isPrimary(ctx, client)
 	if err != nil || !primary {
-		return 0, err
+		return err
 	}
 	var refused error
 	for cursor := uint64(0); ; {
 		page, err := client.Do(ctx, client.B().Scan().Cursor(cursor).Match(keyRoot+"*").Count(scanCount).Build()).AsScanEntry()
 		if err != nil {
-			return found, err
+			return err
 		}
-		n, err := b.restore(ctx, page.Elements)
-		found += n
-		if err != nil {
+		if err := each(page.Elements); err != nil {
 			refused = err
 		}
-		if cursor = page.Cursor; cursor == 0 || ctx.Err() != nil {
-			return found, refused
+		if cursor = page.Cursor; cursor == 0 {
+			return refused
 		}
 	}
 }

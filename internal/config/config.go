@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Config is the configuration of `stowage worker`. What each setting means,
-// with its special values, is said once, in settings.
+// Config is the configuration of `stowage worker`, of which other commands read
+// a part. What each setting means, with its special values, is said once, in
+// settings.
 type Config struct {
 	Database       Database
 	Redis          Redis

@@ -44,6 +44,16 @@ func LoadDatabase(flags *pflag.FlagSet, environ []string) (*Database, error) {
 	return result(&c.Database, p)
 }
 
+// LoadStores is Load for a command that needs the database, Redis and buffer.ttl:
+// nothing else has to be set, and no other secret is read.
+func LoadStores(flags *pflag.FlagSet, environ []string) (*Config, error) {
+	c, p := read(flags, environ)
+	c.validateDatabase(p)
+	c.validateRedis(p)
+	atLeast(p, "buffer.ttl", c.Buffer.TTL, minTimeout)
+	return result(c, p)
+}
+
 func result[T any](loaded *T, p *problems) (*T, error) {
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)

@@ -214,6 +214,23 @@ func TestLoadDatabaseNeedsNothingElse(t *testing.T) {
 	require.EqualError(t, err, "database.url: is not set: give it in the file, as STOWAGE_DATABASE__URL, as --database-url, or in a file named by database.url_file")
 }
 
+func TestLoadStoresNeedsNothingElse(t *testing.T) {
+	t.Parallel()
+	s := source{
+		env:  []string{"STOWAGE_ADMIN__TOKEN_FILE=/nowhere", "STOWAGE_DRAIN__INTERVAL=24h"},
+		args: []string{"--database-url=postgres://app@db/stowage", "--redis-addresses=cache:6379", "--buffer-ttl=1h"},
+	}
+	c, err := LoadStores(s.prepare(t, AddStoreFlags))
+	require.NoError(t, err)
+	require.Equal(t, []string{"cache:6379"}, c.Redis.Addresses)
+	require.Equal(t, time.Hour, c.Buffer.TTL)
+
+	_, err = LoadStores(source{args: []string{"--buffer-ttl=0s"}}.prepare(t, AddStoreFlags))
+	for _, path := range []string{"database.url", "redis.addresses", "buffer.ttl"} {
+		require.ErrorContains(t, err, path)
+	}
+}
+
 func TestDatabaseFlagsAreNoMoreThanNeeded(t *testing.T) {
 	t.Parallel()
 	flags := pflag.NewFlagSet("stowage", pflag.ContinueOnError)

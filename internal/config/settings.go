@@ -238,6 +238,13 @@ func AddDatabaseFlags(flags *pflag.FlagSet) {
 	addFlags(flags, func(s setting) bool { return strings.HasPrefix(s.path, "database.url") })
 }
 
+// AddStoreFlags declares --config and what LoadStores reads.
+func AddStoreFlags(flags *pflag.FlagSet) {
+	addFlags(flags, func(s setting) bool {
+		return strings.HasPrefix(s.path, "database.url") || strings.HasPrefix(s.path, "redis.") || s.path == "buffer.ttl"
+	})
+}
+
 func addFlags(flags *pflag.FlagSet, wanted func(setting) bool) {
 	flags.String(configFlag, "", "YAML file with settings.")
 	for _, s := range Default().settings() {
