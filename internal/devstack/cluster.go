@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/redis/rueidis"
 )
 
 const (
@@ -72,6 +74,15 @@ func (c *RedisCluster) startNode(ctx context.Context) error {
 // Nodes are the three servers. After Stop and Start a node is empty and has the
 // same slots; Ready waits until it serves them.
 func (c *RedisCluster) Nodes() []*Redis { return c.nodes }
+
+// Reach is what a user would configure: the addresses of all nodes.
+func (c *RedisCluster) Reach() rueidis.ClientOption {
+	var reach rueidis.ClientOption
+	for _, node := range c.nodes {
+		reach.InitAddress = append(reach.InitAddress, node.Addr())
+	}
+	return reach
+}
 
 // Ready returns when every node serves, and knows every slot.
 func (c *RedisCluster) Ready(ctx context.Context) error {

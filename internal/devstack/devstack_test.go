@@ -81,15 +81,13 @@ func TestRedisClusterSharesTheSlotsAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c, err := StartRedisCluster(t.Context())
 	require.NoError(t, err)
-	var addrs []string
-	for i, node := range c.Nodes() {
-		addrs = append(addrs, node.Addr())
+	for i := range c.Nodes() {
 		require.Equal(t, i, c.Node(firstSlot(i)))
 		require.Equal(t, i, c.Node(firstSlot(i+1)-1))
 	}
 	require.Equal(t, 0, firstSlot(0))
 	require.Equal(t, clusterSlots, firstSlot(clusterNodes))
-	client := clientOf(t, rueidis.ClientOption{InitAddress: addrs})
+	client := clientOf(t, c.Reach())
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
 		require.NoError(t, client.Do(t.Context(), client.B().Set().Key(key).Value("x").Build()).Error())
 	}
@@ -114,15 +112,14 @@ func TestReplicatedRedisLosesWhatFollowsTheCut(t *testing.T) {
 	set := func(client rueidis.Client, key string) {
 		require.NoError(t, client.Do(t.Context(), client.B().Set().Key(key).Value("x").Build()).Error())
 	}
-	reach := rueidis.ClientOption{InitAddress: []string{r.Sentinel.Addr()}, Sentinel: rueidis.SentinelOption{MasterSet: MasterSet}}
-	before := clientOf(t, reach)
+	before := clientOf(t, r.Reach())
 	set(before, "kept")
 	require.NoError(t, r.Cut(t.Context()))
 	set(before, "lost")
 	before.Close()
 	require.NoError(t, r.FailOver(t.Context()))
 
-	after := clientOf(t, reach)
+	after := clientOf(t, r.Reach())
 	set(after, "new")
 	keys, err := after.Do(t.Context(), after.B().Keys().Pattern("*").Build()).AsStrSlice()
 	require.NoError(t, err)

@@ -8,10 +8,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/redis/rueidis"
 )
 
-// MasterSet is the name by which the sentinel of a ReplicatedRedis knows it.
-const MasterSet = "main"
+// masterSet is the name by which the sentinel knows the two servers.
+const masterSet = "main"
 
 // ReplicatedRedis is a primary, a replica that follows it asynchronously, and
 // the sentinel that tells clients which of the two is the primary. Its methods
@@ -47,7 +49,7 @@ func (r *ReplicatedRedis) start(ctx context.Context) (err error) {
 		return err
 	}
 	return r.Sentinel.await(ctx, func(ctx context.Context) error {
-		reply, err := r.Sentinel.ask(ctx, "SENTINEL", "REPLICAS", MasterSet)
+		reply, err := r.Sentinel.ask(ctx, "SENTINEL", "REPLICAS", masterSet)
 		if err != nil {
 			return err
 		}
@@ -65,12 +67,19 @@ func (r *ReplicatedRedis) startSentinel(ctx context.Context) (err error) {
 		return err
 	}
 	config := r.Sentinel.scratch.path("sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor %s %s %d 1\nsentinel down-after-milliseconds %[1]s 3600000\n", MasterSet, loopback, r.Primary.port.number)
+	text := fmt.Sprintf("sentinel monitor %s %s %d 1\nsentinel down-after-milliseconds %[1]s 3600000\n", masterSet, loopback, r.Primary.port.number)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
 	r.Sentinel.args = []string{config, "--sentinel"}
 	return r.Sentinel.Start(ctx)
+}
+
+// Reach is what a user would configure: the sentinel, which knows the primary.
+func (r *ReplicatedRedis) Reach() rueidis.ClientOption {
+	return rueidis.ClientOption{
+		InitAddress: []string{r.Sentinel.Addr()}, Sentinel: rueidis.SentinelOption{MasterSet: masterSet},
+	}
 }
 
 // replicaFollows is nil when the replica has all that the primary has executed.
@@ -130,7 +139,7 @@ func (r *ReplicatedRedis) FailOver(ctx context.Context) error {
 		return err
 	}
 	return r.Sentinel.await(ctx, func(ctx context.Context) error {
-		reply, err := r.Sentinel.ask(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet)
+		reply, err := r.Sentinel.ask(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterSet)
 		if err != nil {
 			return err
 		}
@@ -138,7 +147,7 @@ func (r *ReplicatedRedis) FailOver(ctx context.Context) error {
 			return err
 		}
 		// Refused until the sentinel has looked at the replica, and while it is at it.
-		_, err = r.Sentinel.ask(ctx, "SENTINEL", "FAILOVER", MasterSet)
+		_, err = r.Sentinel.ask(ctx, "SENTINEL", "FAILOVER", masterSet)
 		return errors.Join(err, errors.New("the replica is not promoted yet"))
 	})
 }

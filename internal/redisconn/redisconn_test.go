@@ -3,12 +3,7 @@ package redisconn
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -134,12 +129,9 @@ func TestOpen(t *testing.T) {
 
 	t.Run("one seed of a cluster", func(t *testing.T) {
 		t.Parallel()
-		port := freePort(t)
-		addr := start(t, port, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(freePort(t)))
-		node := direct(t, addr)
-		do(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-		require.Eventually(t, func() bool { return strings.Contains(do(t, node, "CLUSTER", "INFO"), "cluster_state:ok") }, wait, tick)
-		client := open(t, rueidis.ClientOption{InitAddress: []string{addr}})
+		reach := redistest.StartCluster(t).Reach()
+		reach.InitAddress = reach.InitAddress[:1]
+		client := open(t, reach)
 		require.Equal(t, rueidis.ClientModeCluster, client.Mode())
 		require.Equal(t, "OK", do(t, client, "SET", "key", "value"))
 	})
@@ -148,20 +140,14 @@ func TestOpen(t *testing.T) {
 // TestSentinel follows a fail-over, by another run id of the primary.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
-	primary, replica := redistest.Start(t), redistest.Start(t)
-	host, port, err := net.SplitHostPort(primary.Addr)
-	require.NoError(t, err)
-	do(t, replica.Client(t), "REPLICAOF", host, port)
-	sentinel := startSentinel(t, host, port)
-	watcher := direct(t, sentinel)
-	require.Eventually(t, func() bool {
-		replicas, err := watcher.Do(t.Context(), watcher.B().Arbitrary("SENTINEL", "REPLICAS", "main").Build()).ToArray()
-		return err == nil && len(replicas) == 1
-	}, wait, tick, "the sentinel asks the primary for its replicas every 10 s")
+	servers := redistest.StartReplicated(t)
+	reach := servers.Reach()
+	reach.Sentinel.Username, reach.Sentinel.Password = "watcher", "hunter2"
+	sentinel := direct(t, reach.InitAddress[0])
+	do(t, sentinel, "ACL", "SETUSER", "watcher", "on", ">hunter2", "~*", "&*", "+@all")
+	do(t, sentinel, "ACL", "SETUSER", "default", "off")
 
-	client := open(t, rueidis.ClientOption{
-		InitAddress: []string{sentinel}, Sentinel: rueidis.SentinelOption{MasterSet: "main", Username: "watcher", Password: "hunter2"},
-	})
+	client := open(t, reach)
 	require.Equal(t, rueidis.ClientModeSentinel, client.Mode())
 	runID := func() string {
 		info, err := client.Do(t.Context(), client.B().Info().Section("server").Build()).ToString()
@@ -173,57 +159,19 @@ func TestSentinel(t *testing.T) {
 	}
 	before := runID()
 	require.NotEmpty(t, before)
-	require.Eventually(t, func() bool {
-		return watcher.Do(t.Context(), watcher.B().Arbitrary("SENTINEL", "FAILOVER", "main").Build()).Error() == nil
-	}, wait, tick)
+	do(t, sentinel, "ACL", "SETUSER", "default", "on")
+	servers.FailOver()
 	require.Eventually(t, func() bool {
 		err := client.Do(t.Context(), client.B().Set().Key("key").Value("value").Build()).Error()
 		return err == nil && runID() != before
 	}, wait, tick)
 }
 
-func startSentinel(t *testing.T, host, port string) string {
+// direct is a client of the very server.
+func direct(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 60000\nuser watcher on >hunter2 ~* &* +@all\n", host, port)
-	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
-	return start(t, freePort(t), config, "--sentinel")
-}
-
-// start starts a Redis that redistest has no word for.
-func start(t *testing.T, port int, args ...string) (addr string) {
-	t.Helper()
-	common := []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", t.TempDir()}
-	if strings.HasSuffix(args[0], ".conf") {
-		args = append([]string{args[0]}, append(common, args[1:]...)...)
-	} else {
-		args = append(common, args...)
-	}
-	server := exec.Command("redis-server", args...)
-	require.NoError(t, server.Start(), "install the Debian package redis-server")
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-}
-
-// direct is a client of the very server, once it answers.
-func direct(t *testing.T, addr string) (client rueidis.Client) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		var err error
-		client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true})
-		return err == nil
-	}, wait, tick)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true})
+	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	return client
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -1,6 +1,7 @@
-// Package redistest gives a test a Redis of its own: real, empty, on a free
-// loopback port, gone when the test ends. It never skips: a machine without
-// redis-server fails the test with the package to install.
+// Package redistest gives a test a Redis of its own, one server, a cluster or a
+// primary with a replica: real, empty, on free loopback ports, gone when the
+// test ends. It never skips: a machine without redis-server fails the test with
+// the package to install.
 package redistest
 
 import (

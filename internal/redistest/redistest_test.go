@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -85,4 +86,39 @@ func set(t *testing.T, c rueidis.Client, value string) error {
 func get(t *testing.T, c rueidis.Client) error {
 	t.Helper()
 	return c.Do(t.Context(), c.B().Get().Key("k").Build()).Error()
+}
+
+func TestARestartedClusterNodeIsEmptyAndTheOthersAreNot(t *testing.T) {
+	t.Parallel()
+	c := StartCluster(t)
+	client := c.Client(t)
+	keys := make(map[int]string)
+	for i := 0; len(keys) < len(c.Nodes); i++ {
+		key := strconv.Itoa(i)
+		_, node := c.Slot(key)
+		keys[node] = key
+		require.NoError(t, client.Do(t.Context(), client.B().Set().Key(key).Value("x").Build()).Error())
+	}
+	client.Close()
+	c.Restart(1)
+	client = c.Client(t)
+	for node, key := range keys {
+		err := client.Do(t.Context(), client.B().Get().Key(key).Build()).Error()
+		require.Equal(t, node == 1, rueidis.IsRedisNil(err), "%v", err)
+	}
+}
+
+func TestAFailOverLosesWhatFollowsTheCut(t *testing.T) {
+	t.Parallel()
+	r := StartReplicated(t)
+	client := r.Client(t)
+	require.NoError(t, set(t, client, "kept"))
+	r.Cut()
+	require.NoError(t, set(t, client, "lost"))
+	client.Close()
+	r.FailOver()
+	client = r.Client(t)
+	got, err := client.Do(t.Context(), client.B().Get().Key("k").Build()).ToString()
+	require.NoError(t, err)
+	require.Equal(t, "kept", got)
 }
