@@ -8,7 +8,8 @@
 //
 //	STOWAGE_FAILPOINT=drain.claimed=kill
 //
-// ends it with SIGKILL at that point, and =error makes the point fail.
+// ends it with SIGKILL at that point, =stop stops it with SIGSTOP, and =error
+// makes the point fail; each the first time that it comes there.
 package failpoint
 
 import "context"

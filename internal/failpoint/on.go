@@ -8,11 +8,12 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
-// Variable is the environment variable that arms a process: point=kill or
-// point=error.
+// Variable is the environment variable that arms a process: point=kill,
+// point=stop or point=error.
 const Variable = "STOWAGE_FAILPOINT"
 
 type key struct{}
@@ -39,13 +40,20 @@ var armed = sync.OnceValues(func() (Point, string) {
 	return Point(point), action
 })
 
+// met says that the process was at its point, which acts once.
+var met atomic.Bool
+
 func ofProcess(at Point) error {
 	point, action := armed()
 	switch {
 	case point != at:
 		return nil
+	case !met.CompareAndSwap(false, true):
+		return nil
 	case action == "error":
 		return fmt.Errorf("failpoint %s", at)
+	case action == "stop":
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	default:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}

@@ -1,0 +1,88 @@
+package exactness
+
+import (
+	"math"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/internal/metrics"
+)
+
+func TestBadDataOverflow(t *testing.T) {
+	t.Parallel()
+	shared := newServers(t)
+
+	t.Run("S2 E14 a sum that Redis cannot hold refuses one scope's emission, and its write succeeds", func(t *testing.T) {
+		t.Parallel()
+		s := shared.stage(t)
+		s.redisDo(t, "HSET", keyOf("buf", s.scope()), "0:bytes", strconv.Itoa(math.MaxInt64))
+		s.publishes(s.scope(), "1", 10)
+		s.requestedInTheEnd()
+		s.publishes(s.neighbour(), "1", 20)
+
+		// The namespace's own delta was taken, and so was the neighbour's.
+		s.drainAll()
+		require.Equal(t, s.recount(s.neighbour()), s.row(s.neighbour()))
+		require.NotEqual(t, s.recount(s.scope()), s.row(s.scope()))
+		s.requireHealedByRequest()
+	})
+
+	t.Run("S2 a row that would overflow is quarantined alone, counted and healed by the pass that it requests", func(t *testing.T) {
+		t.Parallel()
+		s := shared.stage(t)
+		s.exec(`UPDATE repositories SET size_bytes = $2 WHERE id = $1`, s.repository(), int64(math.MaxInt64))
+		s.publishes(s.scope(), "1", 10)
+		s.publishes(s.neighbour(), "1", 20)
+		applied := s.outcome("applied")
+		s.drainAll()
+		require.EqualValues(t, 1, s.outcome(metrics.FlushQuarantined))
+		require.Equal(t, applied+2, s.outcome("applied"), "the neighbour and the namespace")
+		require.Equal(t, s.recount(s.neighbour()), s.row(s.neighbour()))
+		require.Equal(t, int64(math.MaxInt64), s.row(s.scope()).Bytes)
+		require.Equal(t, []string{memberOf(s.scope())}, s.quarantined())
+		s.requireHealedByRequest()
+		require.Equal(t, int64(110)-math.MaxInt64, s.corrections(s.scope()), "the ledger shows it, signed")
+
+		// In quarantine each write asks for a pass instead.
+		s.publishes(s.scope(), "2", 30)
+		s.requestedInTheEnd()
+		s.drainAll()
+		require.NotEqual(t, s.recount(s.scope()), s.row(s.scope()))
+		s.requireHealedByRequest()
+
+		// The kept flush comes back, is dropped as counted, and deltas count again.
+		s.takeOutOfQuarantine(s.scope())
+		counted := s.outcome("counted")
+		s.publishes(s.scope(), "3", 40)
+		s.drainAll()
+		require.Equal(t, counted+1, s.outcome("counted"))
+		require.False(t, s.requested())
+		s.requireTruth()
+		s.requireNoKeys()
+	})
+
+	t.Run("S2 E13 a flush whose value overflows a row of a namespace is quarantined, and the repositories go on", func(t *testing.T) {
+		t.Parallel()
+		s := shared.stage(t)
+		s.exec(`UPDATE namespace_statistics SET components_count = $2 WHERE namespace_id = $1`, s.namespace, int64(math.MaxInt64))
+		s.publishes(s.scope(), "1", 10)
+		s.drainAll()
+		require.EqualValues(t, 1, s.outcome(metrics.FlushQuarantined))
+		require.Equal(t, s.recount(s.scope()), s.row(s.scope()))
+		s.requireHealedByRequest()
+	})
+
+	t.Run("S2 E18 a row that is off by more than a bigint is healed all the same", func(t *testing.T) {
+		t.Parallel()
+		s := shared.stage(t)
+		s.redisDo(t, "HSET", keyOf("buf", s.scope()), "0:bytes", strconv.Itoa(-math.MaxInt64))
+		s.publishes(s.scope(), "1", 10)
+		s.requestedInTheEnd()
+		s.drainAll()
+		require.Equal(t, int64(100-math.MaxInt64), s.row(s.scope()).Bytes)
+		s.requireHealedByRequest()
+		require.Equal(t, int64(math.MaxInt64), s.corrections(s.scope()), "as far as a bigint can show it")
+	})
+}
