@@ -27,9 +27,7 @@ func TestSetAside(t *testing.T) {
 		return b.set("aside:" + id.String() + ":" + name)
 	}
 
-	t.Run("moves buffers and flushes as they are, and nothing claims or sweeps them", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("moves buffers and flushes as they are, and nothing claims or sweeps them", everywhere(func(t *testing.T, b *bundle) {
 		require.NoError(t, b.SetIdentity(t.Context(), b.bucket, uuid.New()))
 		b.emit(t, 5, delta(b.namespace, 1, 1), delta(b.repository, 2, 1))
 		require.Len(t, b.claim(t).Flushes, 2)
@@ -55,22 +53,18 @@ func TestSetAside(t *testing.T) {
 		found, err := b.Sweep(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, found)
-	})
+	}))
 
-	t.Run("what is emitted afterwards is claimed", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("what is emitted afterwards is claimed", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 5, delta(b.repository, 1, 1))
 		setAside(t, b)
 		b.emit(t, 5, delta(b.repository, 10, 1))
 		flushes := b.claim(t).Flushes
 		require.Len(t, flushes, 1)
 		require.Equal(t, int64(10), flushes[0].Bytes)
-	})
+	}))
 
-	t.Run("a drain that had claimed finishes nothing of what came after", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a drain that had claimed finishes nothing of what came after", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 5, delta(b.repository, 1, 1))
 		claim := b.claim(t)
 		setAside(t, b)
@@ -78,11 +72,9 @@ func TestSetAside(t *testing.T) {
 		require.Len(t, b.claim(t).Flushes, 1)
 		b.finish(t, claim.Flushes)
 		require.Len(t, b.claim(t).Flushes, 1)
-	})
+	}))
 
-	t.Run("takes what stands in no set, in quarantine, or is of a wrong type", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("takes what stands in no set, in quarantine, or is of a wrong type", everywhere(func(t *testing.T, b *bundle) {
 		orphan, poisoned := b.newRepository(), b.newRepository()
 		b.do(t, "HSET", flushKey(b.bucket, member(orphan)), "marker", "junk")
 		b.do(t, "SET", bufferKey(b.bucket, member(poisoned)), "text")
@@ -94,11 +86,9 @@ func TestSetAside(t *testing.T) {
 		require.Equal(t, Aside{Scopes: 3, Markers: map[uuid.UUID]accounting.Marker{b.namespace.ID: 9}}, aside)
 		require.Empty(t, b.members(t, quarantineName))
 		b.emit(t, 9, delta(b.repository, 1, 1), delta(poisoned, 1, 1))
-	})
+	}))
 
-	t.Run("every bucket, over many pages, and twice", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("every bucket, over many pages, and twice", everywhere(func(t *testing.T, b *bundle) {
 		scopes := manyScopes(3000)
 		for _, s := range scopes {
 			_, err := b.Emit(t.Context(), s.Namespace, 0, []accounting.Delta{delta(s, 1, 1)})
@@ -116,11 +106,9 @@ func TestSetAside(t *testing.T) {
 		_, again := setAside(t, b)
 		require.Zero(t, again.Scopes)
 		require.Equal(t, before, b.dump(t))
-	})
+	}))
 
-	t.Run("a key that no scope's is stays, and a set of a wrong type is named before anything is moved", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a key that no scope's is stays, and a set of a wrong type is named before anything is moved", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 5, delta(b.repository, 1, 1))
 		b.do(t, "SET", b.set("text"), "x")
 		bad := bucketPrefix((b.bucket+1)%accounting.Buckets) + inFlightName
@@ -134,11 +122,9 @@ func TestSetAside(t *testing.T) {
 		_, aside := setAside(t, b)
 		require.Equal(t, 1, aside.Scopes)
 		require.True(t, b.exists(t, b.set("text")))
-	})
+	}))
 
-	t.Run("ends with its context, after which every bucket lacks its identity", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("ends with its context, after which every bucket lacks its identity", everywhere(func(t *testing.T, b *bundle) {
 		for bucket := range accounting.Buckets {
 			require.NoError(t, b.SetIdentity(t.Context(), bucket, uuid.New()))
 		}
@@ -155,15 +141,13 @@ func TestSetAside(t *testing.T) {
 		}
 		_, err = b.SetAside(ctx, uuid.Must(uuid.NewV7()), func(int) {})
 		require.ErrorIs(t, err, context.Canceled)
-	})
+	}))
 
-	t.Run("without a TTL nothing is touched", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("without a TTL nothing is touched", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 5, delta(b.repository, 1, 1))
 		before := b.dump(t)
 		_, err := New(b.client, Config{LeaseTTL: time.Minute}).SetAside(t.Context(), uuid.Must(uuid.NewV7()), func(int) {})
 		require.ErrorContains(t, err, "must be at least 1ms")
 		require.Equal(t, before, b.dump(t))
-	})
+	}))
 }

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	// After a failure in a cluster rueidis looks at the topology again a second
 	// later, and lets go of old connections after five, also when its client is
 	// closed by then.
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(sharing{m},
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }
@@ -26,13 +26,14 @@ func TestMain(m *testing.M) {
 // bundle is a buffer on a Redis of its own, and one namespace with a repository.
 type bundle struct {
 	*Buffer
-	server     *redistest.Server
+	server     *redistest.Server // nil in tests that run everywhere
 	client     rueidis.Client
 	namespace  accounting.Scope
 	repository accounting.Scope
 	bucket     int
 }
 
+// setup is for tests that stop or pause the server. All others run everywhere.
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	return on(t, redistest.Start(t))
@@ -40,10 +41,15 @@ func setup(t *testing.T) *bundle {
 
 func on(t *testing.T, server *redistest.Server) *bundle {
 	t.Helper()
-	client := server.Client(t)
+	b := newBundle(server.Client(t))
+	b.server = server
+	return b
+}
+
+func newBundle(client rueidis.Client) *bundle {
 	id := uuid.Must(uuid.NewV7())
 	return &bundle{
-		Buffer: New(client, Config{TTL: time.Hour, LeaseTTL: time.Minute}), server: server, client: client,
+		Buffer: New(client, Config{TTL: time.Hour, LeaseTTL: time.Minute}), client: client,
 		namespace:  accounting.NamespaceScope(id),
 		repository: accounting.RepositoryScope(id, uuid.Must(uuid.NewV7())),
 		bucket:     accounting.Bucket(id),
@@ -70,14 +76,22 @@ func (b *bundle) claim(t *testing.T) Claim {
 	return claim
 }
 
-// do runs a command by hand, as an operator would.
-func (b *bundle) do(t *testing.T, words ...string) rueidis.RedisMessage {
+// do runs a command on a key by hand, as an operator would.
+func (b *bundle) do(t *testing.T, command, key string, args ...string) rueidis.RedisMessage {
 	t.Helper()
-	reply, err := b.client.Do(context.WithoutCancel(t.Context()), b.client.B().Arbitrary(words...).Build()).ToMessage()
+	reply, err := b.client.Do(context.WithoutCancel(t.Context()), b.client.B().Arbitrary(command).Keys(key).Args(args...).Build()).ToMessage()
 	if !rueidis.IsRedisNil(err) {
 		require.NoError(t, err)
 	}
 	return reply
+}
+
+// onEveryNode runs a command that has no key.
+func (b *bundle) onEveryNode(t *testing.T, words ...string) {
+	t.Helper()
+	for _, node := range b.client.Nodes() {
+		require.NoError(t, node.Do(t.Context(), node.B().Arbitrary(words...).Build()).Error())
+	}
 }
 
 func (b *bundle) set(name string) string { return bucketPrefix(b.bucket) + name }
@@ -93,14 +107,14 @@ func (b *bundle) members(t *testing.T, name string) []string {
 // dump is every key with its type and serialized value, lifetimes left out.
 func (b *bundle) dump(t *testing.T) map[string]string {
 	t.Helper()
-	reply := b.do(t, "KEYS", "*")
-	keys, err := reply.AsStrSlice()
-	require.NoError(t, err)
-	dump := make(map[string]string, len(keys))
-	for _, key := range keys {
-		reply := b.do(t, "DUMP", key)
-		dump[key], err = reply.ToString()
+	dump := make(map[string]string)
+	for _, node := range b.client.Nodes() {
+		keys, err := node.Do(t.Context(), node.B().Keys().Pattern("*").Build()).AsStrSlice()
 		require.NoError(t, err)
+		for _, key := range keys {
+			dump[key], err = node.Do(t.Context(), node.B().Dump().Key(key).Build()).ToString()
+			require.NoError(t, err)
+		}
 	}
 	return dump
 }
@@ -115,6 +129,6 @@ func (b *bundle) exists(t *testing.T, key string) bool {
 
 // How long, and how often, to look for what happens on Redis's own clock.
 const (
-	wait = 10 * time.Second
+	wait = 30 * time.Second
 	tick = time.Millisecond
 )

@@ -43,9 +43,7 @@ func scopesOf(flushes []accounting.Flush) []accounting.Scope {
 func TestClaim(t *testing.T) {
 	t.Parallel()
 
-	t.Run("AC4 what arrives while a flush is under way goes into the next", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("AC4 what arrives while a flush is under way goes into the next", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.namespace, 10, 1), delta(b.repository, 10, 1))
 		first := b.claim(t)
 		require.Len(t, first.Flushes, 2)
@@ -69,11 +67,9 @@ func TestClaim(t *testing.T) {
 		require.Empty(t, b.claim(t).Flushes)
 		require.NoError(t, b.Release(t.Context(), b.bucket, "holder"))
 		require.Empty(t, b.dump(t), "nothing is left over")
-	})
+	}))
 
-	t.Run("freezes the smallest marker first, by number and to the last digit", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("freezes the smallest marker first, by number and to the last digit", everywhere(func(t *testing.T, b *bundle) {
 		// The third and fourth differ only beyond the 53 bits of a Lua number.
 		markers := []accounting.Marker{0, 9, 10, 99_999, 900_719_925_474_099_301, 900_719_925_474_099_302, ceiling - 1}
 		for _, i := range []int{5, 2, 0, 6, 4, 1, 3} {
@@ -91,11 +87,9 @@ func TestClaim(t *testing.T) {
 			b.finish(t, claim.Flushes)
 		}
 		require.Empty(t, b.claim(t).Flushes)
-	})
+	}))
 
-	t.Run("E8 a flush of a dead run is returned unchanged, before anything new", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("E8 a flush of a dead run is returned unchanged, before anything new", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 3, delta(b.repository, 10, 1))
 		dead := b.claimAs(t, "dead", 10)
 		require.NoError(t, b.Release(t.Context(), b.bucket, "dead"))
@@ -105,11 +99,9 @@ func TestClaim(t *testing.T) {
 		next := b.claimAs(t, "next", 10)
 		require.ElementsMatch(t, []accounting.Scope{b.repository, b.namespace}, scopesOf(next.Flushes), "each once")
 		require.Contains(t, next.Flushes, dead.Flushes[0])
-	})
+	}))
 
-	t.Run("E9 two drains at once see one flush, and finishing it twice does no harm", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("E9 two drains at once see one flush, and finishing it twice does no harm", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 10, 1))
 		first := b.claimAs(t, "a", 10)
 		b.do(t, "DEL", b.set(leaseName)) // it lapsed
@@ -122,12 +114,11 @@ func TestClaim(t *testing.T) {
 		b.finish(t, first.Flushes)
 		require.Equal(t, third, b.claimAs(t, "b", 10), "the late finish is of another batch")
 		require.Equal(t, []string{member(b.repository)}, b.members(t, inFlightName))
-	})
+	}))
 
 	t.Run("E4 a flush whose deletion failed is seen again by the next claim", func(t *testing.T) {
 		t.Parallel()
 		b := on(t, redistest.StartAppendOnly(t))
-		b.do(t, "CONFIG", "SET", "appendfsync", "always") // everysec postpones a write while a sync is under way
 		b.emit(t, 0, delta(b.repository, 10, 1))
 		claim := b.claim(t)
 		b.server.Stop()
@@ -165,9 +156,7 @@ func TestClaim(t *testing.T) {
 		}
 	})
 
-	t.Run("a lease turns others away until it is released or lapses", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a lease turns others away until it is released or lapses", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 10, 1))
 		lease := b.set(leaseName)
 		require.Len(t, b.claimAs(t, "a", 10).Flushes, 1)
@@ -185,11 +174,9 @@ func TestClaim(t *testing.T) {
 		require.False(t, b.claimAs(t, "b", 10).Busy)
 		b.do(t, "PEXPIRE", lease, "1")
 		require.Eventually(t, func() bool { return !b.claimAs(t, "c", 10).Busy }, wait, tick)
-	})
+	}))
 
-	t.Run("neither dirty set starves the other", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("neither dirty set starves the other", everywhere(func(t *testing.T, b *bundle) {
 		for range 30 {
 			b.emit(t, 0, delta(b.newRepository(), 1, 1))
 		}
@@ -199,7 +186,7 @@ func TestClaim(t *testing.T) {
 			kinds[f.Scope.Kind]++
 		}
 		require.Equal(t, map[accounting.ScopeKind]int{accounting.KindNamespace: 10, accounting.KindRepository: 10}, kinds)
-	})
+	}))
 
 	t.Run("what one dirty set does not need is the other's", func(t *testing.T) {
 		t.Parallel()
@@ -225,9 +212,7 @@ func TestClaim(t *testing.T) {
 		}
 	})
 
-	t.Run("a limit of one serves both sets beside an ever dirty namespace", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a limit of one serves both sets beside an ever dirty namespace", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		served := func() bool {
 			b.emit(t, 0, delta(b.namespace, 1, 1))
@@ -242,11 +227,9 @@ func TestClaim(t *testing.T) {
 			}
 		}
 		require.Fail(t, "the repository starved")
-	})
+	}))
 
-	t.Run("a limit is kept, above Lua's limit of arguments too", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a limit is kept, above Lua's limit of arguments too", everywhere(func(t *testing.T, b *bundle) {
 		const all = 9000
 		for range all / 100 {
 			deltas := make([]accounting.Delta, 100)
@@ -263,11 +246,9 @@ func TestClaim(t *testing.T) {
 		sizes, err := b.Sizes(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, sizes[b.bucket])
-	})
+	}))
 
-	t.Run("arguments that no claim may have are refused", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("arguments that no claim may have are refused", everywhere(func(t *testing.T, b *bundle) {
 		v7, v4 := uuid.Must(uuid.NewV7()), uuid.New()
 		for _, tc := range []struct {
 			bucket, limit int
@@ -293,12 +274,10 @@ func TestClaim(t *testing.T) {
 		} {
 			require.ErrorContains(t, err, fmt.Sprintf("is of bucket %d, not %d", b.bucket, elsewhere))
 		}
-	})
+	}))
 
 	for _, name := range []string{quarantineName, inFlightName, dirtyNamespaceName, dirtyRepositoryName, leaseName} {
-		t.Run("a key of a wrong type is named and nothing is changed: "+name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		t.Run("a key of a wrong type is named and nothing is changed: "+name, everywhere(func(t *testing.T, b *bundle) {
 			b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
 			b.do(t, "DEL", b.set(name))
 			b.do(t, "RPUSH", b.set(name), "text")
@@ -306,7 +285,7 @@ func TestClaim(t *testing.T) {
 			_, err := b.Claim(t.Context(), b.bucket, "holder", uuid.Must(uuid.NewV7()), 10)
 			require.ErrorContains(t, err, b.set(name)+" is a list")
 			require.Equal(t, before, b.dump(t))
-		})
+		}))
 	}
 }
 
@@ -326,9 +305,7 @@ func (b *bundle) spread(t *testing.T, n int) {
 func TestExpired(t *testing.T) {
 	t.Parallel()
 
-	t.Run("AC13 a dirty scope whose buffer expired is reported until it is forgotten", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("AC13 a dirty scope whose buffer expired is reported until it is forgotten", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
 		for _, s := range []accounting.Scope{b.namespace, b.repository} {
 			key := bufferKey(b.bucket, member(s))
@@ -342,11 +319,9 @@ func TestExpired(t *testing.T) {
 		}
 		require.NoError(t, b.Forget(t.Context(), b.bucket, []accounting.Scope{b.namespace, b.repository}))
 		require.Equal(t, Claim{}, b.claim(t))
-	})
+	}))
 
-	t.Run("AC13 what was emitted before the scope is forgotten stays", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("AC13 what was emitted before the scope is forgotten stays", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		b.do(t, "DEL", bufferKey(b.bucket, member(b.repository)))
 		expired := b.claim(t).Expired
@@ -357,11 +332,9 @@ func TestExpired(t *testing.T) {
 		require.EqualValues(t, 5, claim.Flushes[0].Bytes)
 		require.NoError(t, b.Forget(t.Context(), b.bucket, expired))
 		require.Equal(t, claim, b.claim(t), "frozen meanwhile: nothing to forget")
-	})
+	}))
 
-	t.Run("a flush that vanished is reported, and the buffer waits for it", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a flush that vanished is reported, and the buffer waits for it", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		b.claim(t)
 		b.emit(t, 0, delta(b.repository, 5, 1))
@@ -373,11 +346,9 @@ func TestExpired(t *testing.T) {
 		claim := b.claim(t)
 		require.Len(t, claim.Flushes, 1)
 		require.EqualValues(t, 5, claim.Flushes[0].Bytes)
-	})
+	}))
 
-	t.Run("a buffer that expired behind a flush is reported after it", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a buffer that expired behind a flush is reported after it", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		first := b.claim(t)
 		b.emit(t, 0, delta(b.repository, 5, 1))
@@ -385,7 +356,7 @@ func TestExpired(t *testing.T) {
 		require.Equal(t, first, b.claim(t))
 		b.finish(t, first.Flushes)
 		require.Equal(t, Claim{Expired: []accounting.Scope{b.repository}}, b.claim(t))
-	})
+	}))
 }
 
 func TestCorrupt(t *testing.T) {
@@ -419,13 +390,11 @@ func TestCorrupt(t *testing.T) {
 		"flush with a bad counter":  with("bytes", "1.5"),
 		"flush with a counter else": with("components", ""),
 	} {
-		t.Run("one corrupt scope stops no other: "+name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		t.Run("one corrupt scope stops no other: "+name, everywhere(func(t *testing.T, b *bundle) {
 			buf, fl := bufferKey(b.bucket, member(b.repository)), flushKey(b.bucket, member(b.repository))
 			words := slices.Clone(spoil)
 			words[1] = map[string]string{"BUF": buf, "FLUSH": fl}[words[1]]
-			b.do(t, words...)
+			b.do(t, words[0], words[1], words[2:]...)
 			b.do(t, "SADD", b.set(dirtyRepositoryName), member(b.repository))
 			b.emit(t, 0, delta(b.namespace, 1, 1))
 
@@ -450,32 +419,26 @@ func TestCorrupt(t *testing.T) {
 			failed, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.repository, 1, 1)})
 			require.NoError(t, err)
 			require.Equal(t, []accounting.Scope{b.repository}, failed)
-		})
+		}))
 	}
 
-	t.Run("a counter that a buffer lacks is zero", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a counter that a buffer lacks is zero", everywhere(func(t *testing.T, b *bundle) {
 		b.do(t, "HSET", bufferKey(b.bucket, member(b.repository)), "4:bytes", "7")
 		b.do(t, "SADD", b.set(dirtyRepositoryName), member(b.repository))
 		require.Equal(t, []MarkedCounters{marked(4, 7, 0, 0)}, b.pending(t, b.repository).Buffered)
 		claim := b.claim(t)
 		require.Len(t, claim.Flushes, 1)
 		require.Equal(t, accounting.Counters{Bytes: 7}, claim.Flushes[0].Counters)
-	})
+	}))
 
-	t.Run("a quarantined scope in another set is dropped from it", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("a quarantined scope in another set is dropped from it", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		b.do(t, "SADD", b.set(quarantineName), member(b.repository))
 		require.Equal(t, Claim{}, b.claim(t))
 		require.Empty(t, b.members(t, dirtyRepositoryName))
-	})
+	}))
 
-	t.Run("members that name no scope of the bucket are set aside and counted", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("members that name no scope of the bucket are set aside and counted", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		elsewhere := member(accounting.NamespaceScope(uuid.MustParse(someNamespace)))
 		foreign := []string{"", "text", elsewhere, "n:", "r:" + b.namespace.ID.String()}
@@ -492,20 +455,21 @@ func TestCorrupt(t *testing.T) {
 		again := b.claim(t)
 		require.Equal(t, claim.Flushes, again.Flushes)
 		require.Zero(t, again.Foreign)
-	})
+	}))
 }
 
 func TestFullRedisCanBeDrained(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.emit(t, 0, delta(b.namespace, 10, 1))
-	b.do(t, "CONFIG", "SET", "maxmemory", "1")
-	_, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
-	require.ErrorContains(t, err, "OOM")
-	claim, err := b.Claim(t.Context(), b.bucket, "holder", uuid.Must(uuid.NewV7()), 10)
-	require.NoError(t, err)
-	require.Len(t, claim.Flushes, 1)
-	require.Equal(t, int64(10), claim.Flushes[0].Bytes)
-	require.NoError(t, b.Finish(t.Context(), b.bucket, claim.Flushes))
-	require.NoError(t, b.Release(t.Context(), b.bucket, "holder"))
+	everywhere(func(t *testing.T, b *bundle) {
+		b.emit(t, 0, delta(b.namespace, 10, 1))
+		b.onEveryNode(t, "CONFIG", "SET", "maxmemory", "1")
+		_, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1)})
+		require.ErrorContains(t, err, "OOM")
+		claim, err := b.Claim(t.Context(), b.bucket, "holder", uuid.Must(uuid.NewV7()), 10)
+		require.NoError(t, err)
+		require.Len(t, claim.Flushes, 1)
+		require.Equal(t, int64(10), claim.Flushes[0].Bytes)
+		require.NoError(t, b.Finish(t.Context(), b.bucket, claim.Flushes))
+		require.NoError(t, b.Release(t.Context(), b.bucket, "holder"))
+	})(t)
 }

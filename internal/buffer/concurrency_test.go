@@ -56,64 +56,65 @@ func (l *ledger) apply(flushes []accounting.Flush) {
 // to have the lease, and that now and then die between any two steps.
 func TestConcurrentEmittersAndClaimers(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	const emitters, rounds = 16, 150
-	var scopes []accounting.Scope
-	for len(scopes) < 6 {
-		scopes = append(scopes, b.newRepository())
-	}
-	scopes[0] = b.namespace
+	everywhere(func(t *testing.T, b *bundle) {
+		const emitters, rounds = 16, 150
+		var scopes []accounting.Scope
+		for len(scopes) < 6 {
+			scopes = append(scopes, b.newRepository())
+		}
+		scopes[0] = b.namespace
 
-	emitting, stop := context.WithCancel(t.Context())
-	defer stop()
-	l := newLedger()
-	var drains errgroup.Group
-	for _, holder := range []string{"a", "b"} {
-		drains.Go(func() error {
-			for emitting.Err() == nil {
-				if err := b.drainOnce(t.Context(), l, holder); err != nil {
-					return err
+		emitting, stop := context.WithCancel(t.Context())
+		defer stop()
+		l := newLedger()
+		var drains errgroup.Group
+		for _, holder := range []string{"a", "b"} {
+			drains.Go(func() error {
+				for emitting.Err() == nil {
+					if err := b.drainOnce(t.Context(), l, holder); err != nil {
+						return err
+					}
 				}
-			}
-			return nil
-		})
-	}
+				return nil
+			})
+		}
 
-	var mu sync.Mutex
-	want := make(map[accounting.Scope]accounting.Flush)
-	var emits errgroup.Group
-	for range emitters {
-		emits.Go(func() error {
-			for range rounds {
-				s := scopes[rand.IntN(len(scopes))]
-				d := delta(s, rand.Int64N(2001)-1000, rand.Int64N(3)-1)
-				if _, err := b.Emit(t.Context(), b.namespace.ID, accounting.Marker(rand.IntN(3)), []accounting.Delta{d}); err != nil {
-					return err
+		var mu sync.Mutex
+		want := make(map[accounting.Scope]accounting.Flush)
+		var emits errgroup.Group
+		for range emitters {
+			emits.Go(func() error {
+				for range rounds {
+					s := scopes[rand.IntN(len(scopes))]
+					d := delta(s, rand.Int64N(2001)-1000, rand.Int64N(3)-1)
+					if _, err := b.Emit(t.Context(), b.namespace.ID, accounting.Marker(rand.IntN(3)), []accounting.Delta{d}); err != nil {
+						return err
+					}
+					mu.Lock()
+					sum := want[s]
+					sum.Counters = sum.Plus(d.Counters)
+					sum.Emissions++
+					want[s] = sum
+					mu.Unlock()
 				}
-				mu.Lock()
-				sum := want[s]
-				sum.Counters = sum.Plus(d.Counters)
-				sum.Emissions++
-				want[s] = sum
-				mu.Unlock()
-			}
-			return nil
-		})
-	}
-	require.NoError(t, emits.Wait())
-	stop()
-	require.NoError(t, drains.Wait())
+				return nil
+			})
+		}
+		require.NoError(t, emits.Wait())
+		stop()
+		require.NoError(t, drains.Wait())
 
-	require.Eventually(t, func() bool {
-		require.NoError(t, b.drainOnce(t.Context(), l, "last"))
-		sizes, err := b.Sizes(t.Context())
-		require.NoError(t, err)
-		return sizes[b.bucket] == Size{}
-	}, wait, tick)
-	require.Equal(t, want, l.rows)
-	require.Empty(t, l.changed, "a frozen flush changed")
-	require.NoError(t, b.Release(t.Context(), b.bucket, "last"))
-	require.Empty(t, b.dump(t))
+		require.Eventually(t, func() bool {
+			require.NoError(t, b.drainOnce(t.Context(), l, "last"))
+			sizes, err := b.Sizes(t.Context())
+			require.NoError(t, err)
+			return sizes[b.bucket] == Size{}
+		}, wait, tick)
+		require.Equal(t, want, l.rows)
+		require.Empty(t, l.changed, "a frozen flush changed")
+		require.NoError(t, b.Release(t.Context(), b.bucket, "last"))
+		require.Empty(t, b.dump(t))
+	})(t)
 }
 
 // drainOnce takes the lease by force, claims, applies and finishes, and dies

@@ -85,29 +85,30 @@ func FuzzParseScopeKey(f *testing.F) {
 
 func TestS1KeysHoldFixedWordsNumbersAndUUIDsOnly(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.emit(t, 1_700_000_000_000_001, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
-	b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
-	b.claim(t)
-	require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
-	require.NoError(t, b.SetIdentity(t.Context(), b.bucket, uuid.Must(uuid.NewV7())))
+	everywhere(func(t *testing.T, b *bundle) {
+		b.emit(t, 1_700_000_000_000_001, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
+		b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
+		b.claim(t)
+		require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
+		require.NoError(t, b.SetIdentity(t.Context(), b.bucket, uuid.Must(uuid.NewV7())))
 
-	const id = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
-	scope := `(n:` + id + `|r:` + id + `:` + id + `)`
-	key := regexp.MustCompile(`^stowage:1:\{\d{1,3}\}:(dirty:namespace|dirty:repository|inflight|quarantine|lease|identity|(buf|flush):` + scope + `)$`)
-	field := regexp.MustCompile(`^(\d+:)?(bytes|components|emissions|marker|batch)$`)
-	keys := b.dump(t)
-	require.Len(t, keys, 9, "every kind of key but one dirty set is there: the repository's went with the quarantine")
-	for name := range keys {
-		require.Regexp(t, key, name)
-		if strings.Contains(name, "buf:") || strings.Contains(name, "flush:") {
-			reply := b.do(t, "HKEYS", name)
-			fields, err := reply.AsStrSlice()
-			require.NoError(t, err)
-			for _, f := range fields {
-				require.Regexp(t, field, f)
+		const id = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
+		scope := `(n:` + id + `|r:` + id + `:` + id + `)`
+		key := regexp.MustCompile(`^stowage:1:\{\d{1,3}\}:(dirty:namespace|dirty:repository|inflight|quarantine|lease|identity|(buf|flush):` + scope + `)$`)
+		field := regexp.MustCompile(`^(\d+:)?(bytes|components|emissions|marker|batch)$`)
+		keys := b.dump(t)
+		require.Len(t, keys, 9, "every kind of key but one dirty set is there: the repository's went with the quarantine")
+		for name := range keys {
+			require.Regexp(t, key, name)
+			if strings.Contains(name, "buf:") || strings.Contains(name, "flush:") {
+				reply := b.do(t, "HKEYS", name)
+				fields, err := reply.AsStrSlice()
+				require.NoError(t, err)
+				for _, f := range fields {
+					require.Regexp(t, field, f)
+				}
 			}
 		}
-	}
-	require.Equal(t, []string{member(b.repository)}, b.members(t, quarantineName))
+		require.Equal(t, []string{member(b.repository)}, b.members(t, quarantineName))
+	})(t)
 }

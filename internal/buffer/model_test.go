@@ -17,26 +17,27 @@ import (
 // random damage by hand in between.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	rapid.Check(t, func(rt *rapid.T) {
-		require.NoError(rt, b.client.Do(t.Context(), b.client.B().Flushall().Build()).Error())
-		m := newModel(t.Context(), b)
-		rt.Repeat(map[string]func(*rapid.T){
-			"emit":          m.emit,
-			"claim":         m.claim,
-			"finish":        m.finish,
-			"forget":        m.forget,
-			"quarantine":    m.quarantine,
-			"unquarantine":  m.unquarantine,
-			"release":       m.release,
-			"sweep":         m.sweep,
-			"damage buffer": m.damageBuffer,
-			"damage flush":  m.damageFlush,
-			"lose buffer":   m.loseBuffer,
-			"lose flush":    m.loseFlush,
-			"":              m.check,
+	everywhere(func(t *testing.T, b *bundle) {
+		rapid.Check(t, func(rt *rapid.T) {
+			b.onEveryNode(t, "FLUSHALL")
+			m := newModel(t.Context(), b)
+			rt.Repeat(map[string]func(*rapid.T){
+				"emit":          m.emit,
+				"claim":         m.claim,
+				"finish":        m.finish,
+				"forget":        m.forget,
+				"quarantine":    m.quarantine,
+				"unquarantine":  m.unquarantine,
+				"release":       m.release,
+				"sweep":         m.sweep,
+				"damage buffer": m.damageBuffer,
+				"damage flush":  m.damageFlush,
+				"lose buffer":   m.loseBuffer,
+				"lose flush":    m.loseFlush,
+				"":              m.check,
+			})
 		})
-	})
+	})(t)
 }
 
 type model struct {
@@ -73,8 +74,8 @@ func (m *model) one(t *rapid.T) (accounting.Scope, *scopeState) {
 	return s, m.state[s]
 }
 
-func (m *model) hand(t *rapid.T, words ...string) {
-	require.NoError(t, m.client.Do(m.ctx, m.client.B().Arbitrary(words...).Build()).Error())
+func (m *model) hand(t *rapid.T, command, key string, args ...string) {
+	require.NoError(t, m.client.Do(m.ctx, m.client.B().Arbitrary(command).Keys(key).Args(args...).Build()).Error())
 }
 
 func (m *model) emit(t *rapid.T) {

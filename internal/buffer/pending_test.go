@@ -11,9 +11,7 @@ import (
 func TestPending(t *testing.T) {
 	t.Parallel()
 
-	t.Run("tells buffer and flush of many scopes apart", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("tells buffer and flush of many scopes apart", everywhere(func(t *testing.T, b *bundle) {
 		scopes := manyScopes(700)
 		crowd := scopes[0].Namespace // more repositories than one call reads
 		for range 250 {
@@ -35,18 +33,16 @@ func TestPending(t *testing.T) {
 				require.Empty(t, all[s])
 			}
 		}
-	})
+	}))
 
-	t.Run("sees what a claim moved exactly once", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
+	t.Run("sees what a claim moved exactly once", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 10, delta(b.namespace, 1, 1))
 		b.emit(t, 9, delta(b.namespace, 5, 1))
 		claim := b.claim(t)
 		require.Equal(t, Pending{Buffered: []MarkedCounters{marked(10, 1, 1, 1)}, Flush: &claim.Flushes[0]}, b.pending(t, b.namespace))
 		b.finish(t, claim.Flushes)
 		require.Equal(t, Pending{Buffered: []MarkedCounters{marked(10, 1, 1, 1)}}, b.pending(t, b.namespace))
-	})
+	}))
 
 	t.Run("of nothing is nothing, and Redis that is down is an error", func(t *testing.T) {
 		t.Parallel()

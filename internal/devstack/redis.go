@@ -73,6 +73,11 @@ func newRedis(args ...string) (*Redis, error) {
 // Addr is host:port. It stays the same over Stop and Start.
 func (r *Redis) Addr() string { return r.port.addr() }
 
+// Reach is what a user would configure.
+func (r *Redis) Reach() rueidis.ClientOption {
+	return rueidis.ClientOption{InitAddress: []string{r.Addr()}}
+}
+
 // Start starts the server again after Stop and returns when it answers.
 func (r *Redis) Start(ctx context.Context) error {
 	if r.process != nil {
