@@ -3,12 +3,9 @@ package buffer
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net"
-	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,85 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/redistest"
 )
-
-const slots = 16384
-
-// cluster is a Redis Cluster of three primaries, each with a third of the slots.
-type cluster struct {
-	addrs   []string
-	nodes   []rueidis.Client
-	ids     []string
-	servers []*exec.Cmd
-	client  rueidis.Client
-}
-
-func startCluster(t *testing.T) *cluster {
-	t.Helper()
-	c := &cluster{}
-	for range 3 {
-		c.startNode(t)
-	}
-	for i, node := range c.nodes {
-		from, to := i*slots/3, (i+1)*slots/3-1
-		do(t, node, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(from), strconv.Itoa(to))
-		reply := do(t, node, "CLUSTER", "MYID")
-		id, err := reply.ToString()
-		require.NoError(t, err)
-		c.ids = append(c.ids, id)
-	}
-	for i, node := range c.nodes {
-		require.Eventually(t, func() bool {
-			reply := do(t, node, "CLUSTER", "INFO")
-			info, err := reply.ToString()
-			require.NoError(t, err)
-			// The state alone is ok as soon as a node knows its own slots.
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_slots_assigned:%d", slots))
-		}, wait, tick, "node %d", i)
-	}
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: c.addrs, DisableCache: true, DisableRetry: true})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
-	c.client = client
-	return c
-}
-
-func (c *cluster) startNode(t *testing.T) {
-	t.Helper()
-	port, bus := freePort(t), freePort(t)
-	server := exec.Command("redis-server", "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", t.TempDir(),
-		"--save", "", "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-require-full-coverage", "no")
-	require.NoError(t, server.Start(), "install the Debian package redis-server")
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	var node rueidis.Client
-	require.Eventually(t, func() bool {
-		var err error
-		node, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true, DisableCache: true, DisableRetry: true})
-		return err == nil
-	}, wait, tick)
-	t.Cleanup(node.Close)
-	if len(c.nodes) > 0 {
-		host, first, err := net.SplitHostPort(c.addrs[0])
-		require.NoError(t, err)
-		reply := do(t, c.nodes[0], "CONFIG", "GET", "cluster-port")
-		config, err := reply.AsStrMap()
-		require.NoError(t, err)
-		do(t, node, "CLUSTER", "MEET", host, first, config["cluster-port"])
-	}
-	c.addrs, c.nodes, c.servers = append(c.addrs, addr), append(c.nodes, node), append(c.servers, server)
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
-}
 
 func do(t *testing.T, client rueidis.Client, words ...string) rueidis.RedisMessage {
 	t.Helper()
@@ -104,18 +24,13 @@ func do(t *testing.T, client rueidis.Client, words ...string) rueidis.RedisMessa
 	return reply
 }
 
-// slot of a bucket's keys, and the node that has it at first.
-func (c *cluster) slot(t *testing.T, bucket int) (slot, node int) {
+// myID is how the other nodes call a node.
+func myID(t *testing.T, node rueidis.Client) string {
 	t.Helper()
-	reply := do(t, c.nodes[0], "CLUSTER", "KEYSLOT", bucketPrefix(bucket))
-	n, err := reply.AsInt64()
+	reply := do(t, node, "CLUSTER", "MYID")
+	id, err := reply.ToString()
 	require.NoError(t, err)
-	for node = range c.nodes {
-		if int(n) < (node+1)*slots/3 {
-			break
-		}
-	}
-	return int(n), node
+	return id
 }
 
 // rank puts the keys that a claim names before those that it finds in the sets.
@@ -128,8 +43,14 @@ func rank(key string) int {
 
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
-	b := New(c.client, Config{TTL: time.Hour, LeaseTTL: time.Minute})
+	c := redistest.StartCluster(t)
+	client := open(t, c.Reach())
+	t.Cleanup(client.Close)
+	b := New(client, Config{TTL: time.Hour, LeaseTTL: time.Minute})
+	var nodes []rueidis.Client
+	for _, node := range c.Nodes {
+		nodes = append(nodes, node.Client(t))
+	}
 	scopes := manyScopes(600)
 	drain := func(t *testing.T) (sum accounting.Counters) {
 		t.Helper()
@@ -176,8 +97,8 @@ func TestCluster(t *testing.T) {
 		require.NoError(t, err)
 		for bucket, id := range ids {
 			require.NotEqual(t, uuid.Nil, id.ID)
-			_, node := c.slot(t, bucket)
-			reply := do(t, c.nodes[node], "INFO", "server")
+			_, node := c.Slot(bucketPrefix(bucket))
+			reply := do(t, nodes[node], "INFO", "server")
 			info, err := reply.ToString()
 			require.NoError(t, err)
 			require.Contains(t, info, "run_id:"+id.RunID)
@@ -186,29 +107,18 @@ func TestCluster(t *testing.T) {
 
 	t.Run("every primary is checked", func(t *testing.T) {
 		require.NoError(t, b.Check(t.Context()))
-		for _, node := range c.nodes {
+		for _, node := range nodes {
 			do(t, node, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 			require.ErrorContains(t, b.Check(t.Context()), "noeviction")
 			do(t, node, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 		}
 	})
 
-	t.Run("AC12 every primary is swept", func(t *testing.T) {
-		for _, s := range scopes {
-			key := bufferKey(accounting.Bucket(s.Namespace), member(s))
-			require.NoError(t, c.client.Do(t.Context(), c.client.B().Hset().Key(key).FieldValue().FieldValue("0:bytes", "1").Build()).Error())
-		}
-		found, err := b.Sweep(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, len(scopes), found)
-		require.EqualValues(t, len(scopes), drain(t).Bytes)
-	})
-
 	t.Run("a slot that moves key by key loses nothing and reports no loss", func(t *testing.T) {
 		n, r := scopes[0], scopes[1]
 		bucket := accounting.Bucket(n.Namespace)
-		slot, from := c.slot(t, bucket)
-		to := (from + 1) % len(c.nodes)
+		slot, from := c.Slot(bucketPrefix(bucket))
+		to := (from + 1) % len(nodes)
 		var emitted int64
 		emit := func(s accounting.Scope) {
 			if failed, err := b.Emit(t.Context(), s.Namespace, 0, []accounting.Delta{delta(s, 1, 1)}); err == nil && len(failed) == 0 {
@@ -231,51 +141,111 @@ func TestCluster(t *testing.T) {
 		require.NoError(t, claim())
 		emit(n)
 		emit(accounting.RepositoryScope(n.Namespace, uuid.Must(uuid.NewV7())))
-		do(t, c.nodes[from], "SADD", bucketPrefix(bucket)+quarantineName, "text")
-		do(t, c.nodes[to], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "IMPORTING", c.ids[from])
-		do(t, c.nodes[from], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "MIGRATING", c.ids[to])
+		do(t, nodes[from], "SADD", bucketPrefix(bucket)+quarantineName, "text")
+		do(t, nodes[to], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "IMPORTING", myID(t, nodes[from]))
+		do(t, nodes[from], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "MIGRATING", myID(t, nodes[to]))
 		require.ErrorContains(t, claim(), "non local key")
 		emit(r)
 
-		reply := do(t, c.nodes[from], "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(slot), "100")
+		reply := do(t, nodes[from], "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(slot), "100")
 		keys, err := reply.AsStrSlice()
 		require.NoError(t, err)
-		host, port, err := net.SplitHostPort(c.addrs[to])
+		host, port, err := net.SplitHostPort(c.Nodes[to].Addr)
 		require.NoError(t, err)
 		slices.SortFunc(keys, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 		for _, key := range keys {
-			do(t, c.nodes[from], "MIGRATE", host, port, key, "0", "5000")
+			do(t, nodes[from], "MIGRATE", host, port, key, "0", "5000")
 			_ = claim() // most are refused
 			emit(r)
 		}
 		require.Positive(t, alarms, "the new node had the sets before it had the flushes")
-		do(t, c.nodes[to], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", c.ids[to])
-		do(t, c.nodes[from], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", c.ids[to])
+		do(t, nodes[to], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", myID(t, nodes[to]))
+		do(t, nodes[from], "CLUSTER", "SETSLOT", strconv.Itoa(slot), "NODE", myID(t, nodes[to]))
 		sum := drain(t).Bytes
 		require.Equal(t, emitted, sum+drain(t).Bytes, "the second drain is for what was emitted behind a flush")
 	})
+}
 
-	t.Run("a node that is down takes only its buckets with it", func(t *testing.T) {
-		before, err := b.Identities(t.Context())
-		require.NoError(t, err)
-		reply := do(t, c.nodes[2], "INFO", "server")
-		info, err := reply.ToString()
-		require.NoError(t, err)
-		require.NoError(t, c.servers[2].Process.Kill())
-		_ = c.servers[2].Wait() // it answers nothing any more
-		after, err := b.Identities(t.Context())
+func TestClusterNodeDies(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	client := open(t, c.Reach())
+	t.Cleanup(client.Close)
+	const dead = 1
+	lost := make(map[int]bool) // buckets of the node that dies
+	b := map[bool]*bundle{}    // by whether its bucket is one of them
+	for bucket := range accounting.Buckets {
+		_, node := c.Slot(bucketPrefix(bucket))
+		lost[bucket] = node == dead
+	}
+	for len(b) < 2 {
+		some := newBundle(client)
+		b[lost[some.bucket]] = some
+	}
+	for bucket := range accounting.Buckets {
+		require.NoError(t, b[true].SetIdentity(t.Context(), bucket, uuid.New()))
+	}
+	for _, some := range b {
+		some.emit(t, 0, delta(some.namespace, 1, 1), delta(some.repository, 1, 1))
+	}
+	before, err := b[true].Identities(t.Context())
+	require.NoError(t, err)
+	c.Nodes[dead].Stop()
+
+	t.Run("E2 the buckets of the other nodes are seen", func(t *testing.T) {
+		sizes, err := b[true].Sizes(t.Context())
 		require.Error(t, err)
-		read := 0
-		for bucket, id := range after {
-			if strings.Contains(info, "run_id:"+before[bucket].RunID) {
+		require.Equal(t, Size{Namespaces: 1, Repositories: 1}, sizes[b[false].bucket])
+		require.Zero(t, sizes[b[true].bucket])
+		ids, err := b[true].Identities(t.Context())
+		require.Error(t, err)
+		for bucket, id := range ids {
+			if lost[bucket] {
 				require.Zero(t, id)
-			} else if id == before[bucket] {
-				read++
+			} else {
+				require.Equal(t, before[bucket], id)
 			}
 		}
-		require.Greater(t, read, accounting.Buckets/2)
-		require.Error(t, b.Check(t.Context()))
-		_, err = b.Sweep(t.Context())
+		require.Error(t, b[true].Check(t.Context()))
+		_, err = b[true].Sweep(t.Context())
 		require.Error(t, err)
+	})
+	t.Run("they are emitted to and drained", func(t *testing.T) {
+		other := b[false]
+		for range 100 {
+			other.emit(t, 0, delta(other.namespace, 1, 1))
+		}
+		claim := other.claim(t)
+		require.Len(t, claim.Flushes, 2)
+		other.finish(t, claim.Flushes)
+		require.NoError(t, other.Release(t.Context(), other.bucket, "holder"))
+	})
+	t.Run("AC7 its own fail in no more time than the context allows", func(t *testing.T) {
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			start := time.Now()
+			_, err := b[true].Emit(ctx, b[true].namespace.ID, 0, []accounting.Delta{delta(b[true].namespace, 1, 1)})
+			require.Error(t, err)
+			require.Less(t, time.Since(start), 2*time.Second)
+			_, err = b[true].Claim(ctx, b[true].bucket, "holder", uuid.Must(uuid.NewV7()), 10)
+			require.Error(t, err)
+			cancel()
+		}
+	})
+	t.Run("AC36 an empty node in its place has other run ids and no identities, for its buckets only", func(t *testing.T) {
+		c.Restart(dead)
+		after := awaitIdentities(t, b[true].Buffer)
+		for bucket, id := range after {
+			if lost[bucket] {
+				require.Equal(t, uuid.Nil, id.ID)
+				require.NotEqual(t, before[bucket].RunID, id.RunID)
+			} else {
+				require.Equal(t, before[bucket], id)
+			}
+		}
+		for _, some := range b {
+			some.emit(t, 0, delta(some.namespace, 1, 1))
+			require.Len(t, some.claim(t).Flushes, 1)
+		}
 	})
 }

@@ -42,21 +42,18 @@ var topologies = []*topology{
 	{name: "single", start: func(t *testing.T) *servers {
 		t.Helper()
 		redis, err := devstack.StartRedis(t.Context(), devstack.RedisOptions{})
-		require.NoError(t, err)
-		return open(t, redis)
+		return lend(t, redis, err)
 	}},
 	{name: "cluster", start: func(t *testing.T) *servers {
 		t.Helper()
 		redis, err := devstack.StartRedisCluster(t.Context())
-		require.NoError(t, err)
-		return open(t, redis)
+		return lend(t, redis, err)
 	}},
 	// A replica that was promoted, under a client that knew the primary.
 	{name: "failover", start: func(t *testing.T) *servers {
 		t.Helper()
 		redis, err := devstack.StartReplicatedRedis(t.Context())
-		require.NoError(t, err)
-		s := open(t, redis)
+		s := lend(t, redis, err)
 		require.NoError(t, redis.Cut(t.Context()))
 		require.NoError(t, redis.FailOver(t.Context()))
 		awaitIdentities(t, New(s.client, Config{}))
@@ -64,22 +61,29 @@ var topologies = []*topology{
 	}},
 }
 
-// servers run one Redis, with a client like the worker's.
+// servers run one Redis.
 type servers struct {
-	redis  redis
+	redis  devstackRedis
 	client rueidis.Client
 }
 
-type redis interface {
+type devstackRedis interface {
 	Reach() rueidis.ClientOption
 	Close() error
 }
 
-func open(t *testing.T, redis redis) *servers {
+func lend(t *testing.T, redis devstackRedis, err error) *servers {
 	t.Helper()
-	client, err := redisconn.Open(redis.Reach(), "buffer-test")
 	require.NoError(t, err)
-	return &servers{redis: redis, client: client}
+	return &servers{redis: redis, client: open(t, redis.Reach())}
+}
+
+// open is a client like the worker's.
+func open(t *testing.T, reach rueidis.ClientOption) rueidis.Client {
+	t.Helper()
+	client, err := redisconn.Open(reach, "buffer-test")
+	require.NoError(t, err)
+	return client
 }
 
 // awaitIdentities returns what Redis says when all of it answers again. The

@@ -18,6 +18,7 @@ type Cluster struct {
 
 	t       testing.TB
 	cluster *devstack.RedisCluster
+	first   rueidis.Client
 }
 
 // StartCluster starts a cluster, which takes more than two seconds.
@@ -30,6 +31,7 @@ func StartCluster(t testing.TB) *Cluster {
 	for _, node := range cluster.Nodes() {
 		c.Nodes = append(c.Nodes, &Server{Addr: node.Addr(), t: t, redis: node})
 	}
+	c.first = c.Nodes[0].Client(t)
 	return c
 }
 
@@ -43,10 +45,10 @@ func (c *Cluster) Client(t testing.TB) rueidis.Client {
 }
 
 // Slot is the slot of a key, and the index of the node that had it at first.
+// The first node must be running.
 func (c *Cluster) Slot(key string) (slot, node int) {
 	c.t.Helper()
-	client := newClient(c.t, c.Reach())
-	n, err := client.Do(c.t.Context(), client.B().ClusterKeyslot().Key(key).Build()).AsInt64()
+	n, err := c.first.Do(c.t.Context(), c.first.B().ClusterKeyslot().Key(key).Build()).AsInt64()
 	require.NoError(c.t, err)
 	return int(n), c.cluster.Node(int(n))
 }
