@@ -32,7 +32,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(setupCommand(), runCommand(), demoCommand())
+	root.AddCommand(setupCommand(), runCommand(), demoCommand(), chaosCommand(), chaosWriterCommand())
 	return root
 }
 

@@ -167,21 +167,25 @@ func workerProgram() (string, error) {
 	return program, nil
 }
 
-// startWorker starts a worker as a process of its own, in a hurry: nobody
-// wants to wait ten seconds for a tick in a demo.
-func startWorker(program, database string, redis rueidis.ClientOption, down *cleanups) (*devstack.Program, error) {
-	cmd := exec.Command(program, "worker",
+// workerCmd is a worker in a hurry: nobody wants to wait ten seconds for a tick.
+func workerCmd(program, database string, redis rueidis.ClientOption, flags ...string) *exec.Cmd {
+	cmd := exec.Command(program, append([]string{"worker",
 		"--admin-listen", "127.0.0.1:0",
 		"--drain-interval", "500ms",
 		"--reconciliation-interval", "200ms",
-		"--shutdown-timeout", "5s")
+		"--shutdown-timeout", "5s"}, flags...)...)
 	cmd.Env = append(os.Environ(),
 		"STOWAGE_DATABASE__URL="+database,
 		"STOWAGE_REDIS__ADDRESSES="+strings.Join(redis.InitAddress, ","),
 		"STOWAGE_REDIS__USERNAME="+redis.Username,
 		"STOWAGE_REDIS__PASSWORD="+redis.Password,
 		fmt.Sprintf("STOWAGE_REDIS__TLS__ENABLED=%t", redis.TLSConfig != nil))
-	worker, err := devstack.StartProgram("stowage worker", cmd)
+	return cmd
+}
+
+// startWorker starts a worker as a process of its own.
+func startWorker(program, database string, redis rueidis.ClientOption, down *cleanups) (*devstack.Program, error) {
+	worker, err := devstack.StartProgram("stowage worker", workerCmd(program, database, redis))
 	if err != nil {
 		return nil, err
 	}
