@@ -107,12 +107,10 @@ func (s *stage) child(t testing.TB, who actor, at failpoint.Point, action string
 }
 
 // runActor is the main of a child process.
-func runActor() int {
+func runActor() {
 	if err := actInChild(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		panic(err)
 	}
-	return 0
 }
 
 func actInChild(ctx context.Context) error {

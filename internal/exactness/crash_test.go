@@ -2,7 +2,6 @@ package exactness
 
 import (
 	"context"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -140,8 +139,7 @@ func (c crash) fail(t *testing.T, s *stage) *stage {
 		return s
 	}
 	met := false
-	// What an error of the actor means to its caller is the concern of others.
-	_ = s.process.act(failpoint.With(t.Context(), func(_ context.Context, at failpoint.Point) error {
+	_ = s.act(failpoint.With(t.Context(), func(_ context.Context, at failpoint.Point) error {
 		if at != c.at || met {
 			return nil
 		}
@@ -170,28 +168,13 @@ func (c crash) pause(t *testing.T, s *stage) *stage {
 	if c.who == unheard {
 		return c.pauseChild(t, s)
 	}
-	reached, goOn := make(chan struct{}), make(chan struct{})
-	var first sync.Once
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = s.process.act(failpoint.With(context.Background(), func(_ context.Context, at failpoint.Point) error {
-			if at == c.at {
-				first.Do(func() {
-					close(reached)
-					<-goOn
-				})
-			}
-			return nil
-		}), c.who, s.namespace, s.repository())
-	}()
-	awaitClosed(t, reached, "the actor met no such point")
+	goOn := s.pausedAt(t, c.who, c.at)
 	other := s.other(t)
 	require.Eventually(t, func() bool {
 		return other.ended() || s.blocked(t, other.process, s.process)
 	}, patience, often)
-	close(goOn)
-	awaitClosed(t, ended, "the actor does not end")
+	// What an error of the actor means to its caller is the concern of others.
+	_ = goOn()
 	awaitClosed(t, other.done, "the other process does not end")
 	require.NoError(t, other.err)
 	return s

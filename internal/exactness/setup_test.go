@@ -24,6 +24,7 @@ import (
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/entpublish"
+	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/dbtest"
@@ -43,7 +44,8 @@ const (
 // TestMain runs an actor instead of the tests in a child process.
 func TestMain(m *testing.M) {
 	if os.Getenv(actorVariable) != "" {
-		os.Exit(runActor())
+		runActor()
+		return
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -198,18 +200,33 @@ const repositoriesOfStage = 3
 // each, counted and drained.
 func (s *servers) stage(t testing.TB) *stage {
 	t.Helper()
+	st := s.emptyStage(t)
+	for len(st.repositories) < repositoriesOfStage {
+		st.repositories = append(st.repositories, st.newRepository(schematype.FormatNPM).ID)
+	}
+	for _, id := range st.repositories {
+		require.NoError(t, st.publish(t.Context(), id, "0", 100))
+	}
+	require.NoError(t, st.drain(t.Context(), st.bucket))
+	st.requireExact()
+	return st
+}
+
+// emptyStage is a stage with one repository of npm and no content.
+func (s *servers) emptyStage(t testing.TB) *stage {
+	t.Helper()
 	st := &stage{servers: s, process: s.process(t), t: t, namespace: s.namespaceID()}
 	st.bucket = accounting.Bucket(st.namespace)
 	st.exec(`INSERT INTO namespaces (id, slug) VALUES ($1, $2)`, st.namespace, st.namespace.String())
-	for range repositoriesOfStage {
-		id := uuid.Must(uuid.NewV7())
-		st.exec(`INSERT INTO repositories (id, namespace_id, name, format, kind) VALUES ($1, $2, $3, 3, 1)`, id, st.namespace, id.String())
-		st.repositories = append(st.repositories, id)
-		require.NoError(t, st.publish(t.Context(), id, "0", 100))
-	}
-	require.NoError(t, st.process.drain(t.Context(), st.bucket))
-	st.requireExact()
+	st.repositories = append(st.repositories, st.newRepository(schematype.FormatNPM).ID)
 	return st
+}
+
+func (s *stage) newRepository(format schematype.Format) accounting.Scope {
+	s.t.Helper()
+	id := uuid.Must(uuid.NewV7())
+	s.exec(`INSERT INTO repositories (id, namespace_id, name, format, kind) VALUES ($1, $2, $3, $4, 1)`, id, s.namespace, id.String(), format)
+	return accounting.RepositoryScope(s.namespace, id)
 }
 
 // repository is the one that tests write to.
@@ -234,7 +251,7 @@ func (s *stage) drainAll() {
 	s.t.Helper()
 	s.expireLease()
 	for {
-		require.NoError(s.t, s.process.drain(context.Background(), s.bucket))
+		require.NoError(s.t, s.drain(context.Background(), s.bucket))
 		sizes, err := s.buffer.Sizes(context.Background())
 		require.NoError(s.t, err)
 		if sizes[s.bucket] == (buffer.Size{}) {
@@ -258,7 +275,7 @@ func (s *stage) requested() bool {
 
 func (s *stage) pass() {
 	s.t.Helper()
-	require.NoError(s.t, s.process.reconcile(context.Background(), s.namespace))
+	require.NoError(s.t, s.reconcile(context.Background(), s.namespace))
 }
 
 // counted are the counters of every scope of a namespace.

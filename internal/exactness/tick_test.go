@@ -59,7 +59,7 @@ func (s *stage) healedByTick(by heal) {
 	inserted, err := pgx.CollectRows(rows, pgx.RowTo[drain.BucketArgs])
 	require.NoError(s.t, err)
 	for _, args := range inserted {
-		require.NoError(s.t, s.process.drain(context.Background(), args.Bucket))
+		require.NoError(s.t, s.drain(context.Background(), args.Bucket))
 	}
 	sizes, err := s.buffer.Sizes(context.Background())
 	require.NoError(s.t, err)
