@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -24,15 +25,15 @@ func (w *TickWorker) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := w.Buffer.Identities(ctx)
-	if err != nil {
-		return fmt.Errorf("read the identities of the buckets: %w", err)
+	found, unread := w.Buffer.Identities(ctx)
+	if unread != nil {
+		unread = fmt.Errorf("read the identities of the buckets: %w", unread)
 	}
 	changes := compare(known, found[:])
 	if err := w.requestLost(ctx, changes); err != nil {
-		return err
+		return errors.Join(unread, err)
 	}
-	return w.repair(ctx, changes)
+	return errors.Join(unread, w.repair(ctx, changes))
 }
 
 // change is a bucket that differs from what Postgres knows of it.
@@ -53,6 +54,7 @@ func compare(known map[int]buffer.Identity, found []buffer.Identity) []change {
 	for bucket, f := range found {
 		k, ok := known[bucket]
 		switch {
+		case f.RunID == "": // could not be read
 		case !ok && f.ID == uuid.Nil:
 			changes = append(changes, change{bucket: bucket, identity: renewed(f), renew: true})
 		case f.ID != k.ID: // also when Postgres does not know the bucket, but Redis does

@@ -31,7 +31,13 @@ import (
 	"github.com/stowage-dev/stowage/internal/requests"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// After a failure rueidis looks at the topology again a second later, and lets
+	// go of old connections after five, also when its client is closed by then.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
 
 // world is a database and a Redis that keeps its data over a restart.
 type world struct {

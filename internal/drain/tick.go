@@ -66,18 +66,20 @@ func (w *TickWorker) Work(ctx context.Context, job *river.Job[TickArgs]) error {
 }
 
 // tick samples the sizes before anything else, so that the gauge shows what
-// piled up and not what drains have left of it.
+// piled up and not what drains have left of it. Buckets that cannot be read, of
+// a node of a cluster that is down, make it fail in the end and stop no others.
 func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
-	sizes, err := w.Buffer.Sizes(ctx)
-	if err != nil {
-		return fmt.Errorf("sample the buffer: %w", err)
+	sizes, unread := w.Buffer.Sizes(ctx)
+	if unread != nil {
+		unread = fmt.Errorf("sample the buffer: %w", unread)
+	} else {
+		w.sample(sizes) // a part of them would look like drains that caught up
 	}
-	w.sample(sizes)
 	if err := failpoint.Hit(ctx, failpoint.TickSampled); err != nil {
 		return err
 	}
 	// The drains first: after a loss, to request every namespace takes long.
-	return errors.Join(w.insert(ctx, scheduled, sizes), w.watch(ctx))
+	return errors.Join(unread, w.insert(ctx, scheduled, sizes), w.watch(ctx))
 }
 
 // sample exports the sizes of the dirty sets. The ticks run in the process that
