@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func (b *bundle) awaitRedis() {
 	}, "the buffer does not answer")
 }
 
-// reconcile makes a pass of each namespace that is requested.
+// reconcileOpen makes a pass of each namespace that is requested.
 func reconcileOpen(t *testing.T, bundles []*bundle) {
 	t.Helper()
 	a := &attack{}
@@ -223,7 +224,7 @@ func TestClusterNodeComesBackEmpty(t *testing.T) {
 			buckets++
 		}
 	}
-	all := append(its, others...)
+	all := slices.Concat(its, others)
 	b := others[0]
 	for _, b := range all {
 		b.publish()

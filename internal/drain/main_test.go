@@ -52,16 +52,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	redis := redistest.StartAppendOnly(t)
-	w := &world{pool: dbtest.New(t), redis: redis, raw: redis.Client(t), taken: map[int]bool{}}
-	w.syncAlways(t)
-	return w
-}
-
-// syncAlways makes what Redis has answered survive a kill; by default it may
-// answer before it writes while an earlier fsync is under way.
-func (w *world) syncAlways(t testing.TB) {
-	t.Helper()
-	require.NoError(t, w.raw.Do(t.Context(), w.raw.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()).Error())
+	return &world{pool: dbtest.New(t), redis: redis, raw: redis.Client(t), taken: map[int]bool{}}
 }
 
 // take reports whether the bucket was free, and takes it.
@@ -222,7 +213,6 @@ func (b *bundle) restart() {
 		_, err := b.deps.Buffer.Identities(b.t.Context())
 		return err == nil
 	}, "the buffer does not answer")
-	b.syncAlways(b.t)
 }
 
 func (b *bundle) key(name string) string { return fmt.Sprintf("stowage:1:{%d}:%s", b.bucket, name) }
