@@ -20,6 +20,11 @@ demo: build ## Set-up, then the main job on throw-away PostgreSQL and Redis
 	$(LAB) setup
 	$(LAB) demo
 
+.PHONY: chaos
+chaos: build ## Set-up, then a minute of kills, crashes and losses on throw-away servers
+	$(LAB) setup
+	$(LAB) chaos --duration 60s --seed "$$(date +%s)"
+
 .PHONY: test
 test: build-lab ## Set-up, then all tests, with the race detector
 	$(LAB) setup --tests
@@ -79,7 +84,7 @@ $(LINTER): internal/tools/go.mod internal/tools/go.sum
 	touch $@
 
 .PHONY: ci
-ci: test lint check demo ## All that a change must pass
+ci: test lint check demo chaos ## All that a change must pass
 
 .PHONY: clean
 clean: ## Remove what was built
