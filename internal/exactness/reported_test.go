@@ -108,20 +108,14 @@ func TestReported(t *testing.T) {
 		t.Parallel()
 		st := s.emptyStage(t)
 		images := st.newRepository(schematype.FormatContainer)
-		manifest := entpublish.Version{
-			Ref:   entpublish.Ref{RepositoryID: images.ID, Name: "image", Digest: digestOf("manifest")},
-			Blobs: []entpublish.Blob{{Digest: digestOf("layer"), Size: 10 * megabyte}},
-		}
-		require.NoError(t, st.inTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
-			_, err := entpublish.Publish(ctx, tx, manifest)
-			return err
-		}))
+		manifest := image(images.ID, 1, entpublish.Blob{Digest: digestOf("layer"), Size: 10 * megabyte})
+		require.NoError(t, st.inTx(t.Context(), publishes(manifest)))
 		st.drainAll()
 		st.requireRows(counted{st.own(): bytes(10*megabyte, 1), st.first(): {}, images: bytes(10*megabyte, 1)})
 		var deleters errgroup.Group
 		for range 20 {
 			deleters.Go(func() error {
-				err := st.inTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Purge(ctx, tx, manifest.Ref) })
+				err := st.inTx(t.Context(), purges(manifest))
 				if err != nil && !errors.Is(err, entpublish.ErrNotFound) {
 					return err
 				}
@@ -141,16 +135,9 @@ func TestReported(t *testing.T) {
 		var pushes errgroup.Group
 		for n := range 50 {
 			pushes.Go(func() error {
-				return st.inTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
-					_, err := entpublish.Publish(ctx, tx, entpublish.Version{
-						Ref: entpublish.Ref{RepositoryID: images.ID, Name: "image", Digest: digestOf("manifest" + strconv.Itoa(n))},
-						Blobs: []entpublish.Blob{
-							{Digest: digestOf("shared layer"), Size: 100 * megabyte},
-							{Digest: digestOf("layer" + strconv.Itoa(n)), Size: megabyte},
-						},
-					})
-					return err
-				})
+				return st.inTx(t.Context(), publishes(image(images.ID, n,
+					entpublish.Blob{Digest: digestOf("shared layer"), Size: 100 * megabyte},
+					entpublish.Blob{Digest: digestOf("layer" + strconv.Itoa(n)), Size: megabyte})))
 			})
 		}
 		require.NoError(t, pushes.Wait())
