@@ -81,6 +81,14 @@ func TestInTx(t *testing.T) {
 			require.Equal(t, given, setting(t, pool, "synchronous_commit"), "only the transaction is changed")
 		})
 	}
+	t.Run("a process that stops while it holds locks is ended", func(t *testing.T) {
+		t.Parallel()
+		pool := newPool(t, url+"&idle_in_transaction_session_timeout=0")
+		require.NoError(t, InTx(t.Context(), pool, func(tx pgx.Tx) error {
+			require.Equal(t, "30s", setting(t, tx, "idle_in_transaction_session_timeout"))
+			return nil
+		}))
+	})
 	t.Run("commits nothing after an error, and returns it", func(t *testing.T) {
 		t.Parallel()
 		pool := newPool(t, url)

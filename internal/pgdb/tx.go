@@ -11,9 +11,12 @@ import (
 // beginReadCommitted says the isolation level, because a database or a role
 // may have another default, and every rule of the protocol that speaks of a
 // new statement needs a new snapshot. It raises synchronous_commit to 'on'
-// where it is lower [R9] and leaves remote_apply alone. Both are one message,
-// so this costs the round trip that BEGIN costs.
+// where it is lower [R9] and leaves remote_apply alone. A process that is
+// stopped while it holds row locks would keep all others waiting for as long, so
+// the server ends it. All is one message, so this costs the round trip that
+// BEGIN costs.
 const beginReadCommitted = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SET LOCAL idle_in_transaction_session_timeout = '30s';
 SELECT set_config('synchronous_commit', 'on', true)
 WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`
 
