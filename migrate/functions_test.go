@@ -189,7 +189,7 @@ func requireWaitsForLock(t *testing.T, pool *pgxpool.Pool, pid int) {
 		var waits bool
 		err := pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND NOT granted)", pid).Scan(&waits)
 		return err == nil && waits
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 // markerSeenAfterWait lets a reconciliation commit a marker while a counted

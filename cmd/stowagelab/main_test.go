@@ -91,7 +91,7 @@ func TestNothingStaysWhenRunIsKilled(t *testing.T) {
 	require.Eventually(t, func() bool {
 		entries, err := os.ReadDir(tmp)
 		return err == nil && len(entries) == 0
-	}, 30*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 func TestExitCode(t *testing.T) {

@@ -77,7 +77,7 @@ func TestUnknownCommitEmitsNothingAndIsRequested(t *testing.T) {
 			b.requireRequested(t, b.namespace.ID)
 			require.Eventually(t, func() bool {
 				return (b.db.NPMVersion.Query().CountX(t.Context()) == 2) == reaches
-			}, 10*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 		})
 	}
 }

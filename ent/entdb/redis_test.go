@@ -78,7 +78,7 @@ func TestAC7RequestsSurviveUntilPostgresTakesThem(t *testing.T) {
 	b.publish(t, r, 1)
 	require.Eventually(t, func() bool {
 		return metric(t, b.registry, "stowage_reconciliation_requests_unwritten") == 1
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	_, err = b.pool.Exec(t.Context(), `ALTER TABLE away RENAME TO reconciliation_requests`)
 	require.NoError(t, err)
 	b.requireRequested(t, b.namespace.ID)

@@ -49,7 +49,7 @@ func setupIn(t *testing.T, pool *pgxpool.Pool, configure ...func(*entdb.Config))
 	db, err := entdb.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, db.Close(ctx))
 	})
@@ -120,5 +120,5 @@ func (b *bundle) requireRequested(t *testing.T, namespace uuid.UUID) {
 		var n int
 		err := b.pool.QueryRow(context.Background(), `SELECT count(*) FROM reconciliation_requests WHERE namespace_id = $1`, namespace).Scan(&n)
 		return err == nil && n == 1
-	}, 10*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }

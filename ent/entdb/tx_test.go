@@ -279,7 +279,7 @@ func (b *bundle) awaitLockWaiters(t *testing.T, n int) {
 		err := b.pool.QueryRow(context.Background(),
 			`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
 		return err == nil && waiting == n
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 func TestSavepointsAreRefused(t *testing.T) {

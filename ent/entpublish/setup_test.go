@@ -45,7 +45,7 @@ func setupIn(t *testing.T, pool *pgxpool.Pool) *bundle {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, db.Close(ctx))
 	})

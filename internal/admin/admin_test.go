@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	eventually = 10 * time.Second
+	eventually = time.Minute
 	tick       = 5 * time.Millisecond
 )
 

@@ -138,7 +138,7 @@ func TestApply(t *testing.T) {
 				VALUES ($1, $2, $3, 'a', $4, 1)`, newID(), b.namespace.ID, b.repository.ID, newID().String())
 			return err
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		b.hold(publish)
 		_, err := Apply(ctx, b.db, []accounting.Flush{flushOf(b.repository, 0, 1, 1)})

@@ -173,5 +173,5 @@ func (h *held) waitUntilBlocking() {
 			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))`,
 			int32(h.tx.Conn().PgConn().PID())).Scan(&blocked)
 		return err == nil && blocked
-	}, 10*time.Second, time.Millisecond, "nothing waits for the open transaction")
+	}, time.Minute, time.Millisecond, "nothing waits for the open transaction")
 }

@@ -285,7 +285,7 @@ func (w *world) traced(tr *tracer) *pgxpool.Pool {
 func (w *world) kill(tr *tracer) {
 	const backends = `FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`
 	w.exec(`SELECT pg_terminate_backend(pid) `+backends, tr.application())
-	require.Eventually(w.t, func() bool { return w.count(`SELECT count(*) `+backends, tr.application()) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(w.t, func() bool { return w.count(`SELECT count(*) `+backends, tr.application()) == 0 }, time.Minute, time.Millisecond)
 }
 
 // tracer sees each statement of a pool before it is sent and after its answer.
@@ -336,5 +336,5 @@ func (w *world) waitBlocked() {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		return w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	}, 10*time.Second, time.Millisecond, "nobody waits for a lock")
+	}, time.Minute, time.Millisecond, "nobody waits for a lock")
 }

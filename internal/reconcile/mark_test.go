@@ -122,7 +122,7 @@ func TestMark(t *testing.T) {
 		go func() { locked <- second.lock(t.Context()) }()
 		require.Eventually(t, func() bool {
 			return w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 2
-		}, 10*time.Second, time.Millisecond, "the second writer must queue behind the mark")
+		}, time.Minute, time.Millisecond, "the second writer must queue behind the mark")
 		before, err := first.commit(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, <-locked)
@@ -144,7 +144,7 @@ func TestMark(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, writer.lock(t.Context()))
 
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		r := reconciler(w.pool)
 		pass, err := r.Reconcile(ctx, namespace)
