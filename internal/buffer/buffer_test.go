@@ -8,20 +8,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/redistest"
 )
 
-func TestMain(m *testing.M) {
-	// After a failure in a cluster rueidis looks at the topology again a second
-	// later, and lets go of old connections after five, also when its client is
-	// closed by then.
-	goleak.VerifyTestMain(sharing{m},
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(sharing{m}) }
 
 // bundle is a buffer on a Redis of its own, and one namespace with a repository.
 type bundle struct {
@@ -132,3 +124,7 @@ const (
 	wait = 30 * time.Second
 	tick = time.Millisecond
 )
+
+// patience is how long a call with a context of a tenth of a second may take on
+// a loaded machine. Without the context rueidis would wait twice as long.
+const patience = 5 * time.Second

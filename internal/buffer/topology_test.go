@@ -12,7 +12,6 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/devstack"
-	"github.com/stowage-dev/stowage/internal/redisconn"
 )
 
 // everywhere is a test that runs on every topology.
@@ -78,10 +77,13 @@ func lend(t *testing.T, redis devstackRedis, err error) *servers {
 	return &servers{redis: redis, client: open(t, redis.Reach())}
 }
 
-// open is a client like the worker's.
+// open is a client like the worker's, but for its patience, which a test on a
+// loaded machine needs.
 func open(t *testing.T, reach rueidis.ClientOption) rueidis.Client {
 	t.Helper()
-	client, err := redisconn.Open(reach, "buffer-test")
+	reach.DisableRetry, reach.DisableCache = true, true
+	reach.ConnWriteTimeout = wait
+	client, err := rueidis.NewClient(reach)
 	require.NoError(t, err)
 	return client
 }

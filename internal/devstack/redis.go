@@ -112,6 +112,7 @@ func (r *Redis) await(ctx context.Context, condition func(context.Context) error
 func (r *Redis) ask(ctx context.Context, words ...string) (rueidis.RedisMessage, error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{r.Addr()}, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
+		ConnWriteTimeout: startTimeout,
 	})
 	if err != nil {
 		return rueidis.RedisMessage{}, err

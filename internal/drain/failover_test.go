@@ -200,7 +200,7 @@ func emitWhileDown(t *testing.T, b *bundle) {
 	start := time.Now()
 	_, err := b.deps.Buffer.Emit(ctx, b.namespace.ID, marker, deltas)
 	require.Error(t, err)
-	require.Less(t, time.Since(start), 2*time.Second)
+	require.Less(t, time.Since(start), 5*time.Second, "whatever else the machine does")
 	require.NoError(t, requests.Raise(t.Context(), b.pool, []requests.Request{{Namespace: b.namespace.ID, Marker: marker}}))
 }
 

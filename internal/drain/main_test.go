@@ -21,7 +21,6 @@ import (
 	"github.com/riverqueue/river/rivertest"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
@@ -31,13 +30,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/requests"
 )
 
-func TestMain(m *testing.M) {
-	// After a failure rueidis looks at the topology again a second later, and lets
-	// go of old connections after five, also when its client is closed by then.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // world is a database and a Redis that keeps its data over a restart.
 type world struct {

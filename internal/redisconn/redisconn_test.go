@@ -10,16 +10,11 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/stowage-dev/stowage/internal/redistest"
 )
 
-func TestMain(m *testing.M) {
-	// After a failure rueidis asks for the topology again a second later, also
-	// when its client is closed by then.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // How long, and how often, to look for what other processes do.
 const (

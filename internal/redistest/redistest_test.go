@@ -8,10 +8,9 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { VerifyTestMain(m) }
 
 func TestEachCallGivesItsOwnEmptyServer(t *testing.T) {
 	t.Parallel()
