@@ -112,10 +112,11 @@ func runChaos(ctx context.Context, out io.Writer, opts chaosOptions) (err error)
 	})
 }
 
-// chaosWorkerCmd is a worker that forgets a killed one soon.
+// chaosWorkerCmd is a worker that drains often, so that much is hit half-way, and
+// forgets a killed one soon.
 func chaosWorkerCmd(program, database string, redis rueidis.ClientOption) *exec.Cmd {
 	return workerCmd(program, database, redis,
-		"--buffer-claim-timeout", "1s", "--drain-lease", "2s",
+		"--drain-interval", "200ms", "--buffer-claim-timeout", "1s", "--drain-lease", "2s",
 		"--drain-stale-timeout", "5s", "--drain-job-timeout", "10s",
 		"--reconciliation-max-in-flight", "3", "--reconciliation-job-timeout", "30s")
 }

@@ -75,6 +75,8 @@ type storm struct {
 	injected map[kind]int
 	// cutInPostgres and cutInRedis are connections.
 	cutInPostgres, cutInRedis int
+	// lost is when Redis lost data last.
+	lost time.Time
 	// seconds have been shown, and passes asked for.
 	seconds, asked int
 }

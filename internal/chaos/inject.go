@@ -64,14 +64,15 @@ func (s *storm) until(ctx context.Context, began time.Time, at time.Duration) er
 	}
 }
 
-// askForPass inserts the job of a pass over some namespace. It makes no request
-// for it, because an open request would be taken for a loss that was noticed.
-// That it fails because a connection is dead does not matter.
+// askForPass inserts the job of a pass over every other namespace in turn, so
+// that passes meet writers and drains; what happens to the others is found only
+// if it is noticed. It makes no request, which would be taken for that. That it
+// fails because a connection is dead does not matter.
 func (s *storm) askForPass(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
 	namespace := s.namespaces[s.asked%len(s.namespaces)]
-	s.asked++
+	s.asked += 2
 	_, _ = s.queue.Insert(ctx, reconcile.NamespaceArgs{NamespaceID: namespace}, nil)
 }
 
@@ -89,9 +90,9 @@ func (s *storm) inject(ctx context.Context, step step) error {
 	case restartRedis:
 		return s.restartRedis(ctx, step.down, func() error { return nil })
 	case emptyRedis:
-		return s.restartRedis(ctx, step.down, s.Redis.Forget)
+		return s.loseRedis(ctx, step.down, s.Redis.Forget)
 	case rewindRedis:
-		return s.restartRedis(ctx, step.down, s.Redis.Rewind)
+		return s.loseRedis(ctx, step.down, s.Redis.Rewind)
 	case keepRedis:
 		return s.Redis.Keep()
 	case cutPostgres:
@@ -108,6 +109,13 @@ func (s *storm) restartRedis(ctx context.Context, down time.Duration, meanwhile 
 		return err
 	}
 	return errors.Join(meanwhile(), pause(ctx, down), s.Redis.Start(ctx))
+}
+
+// loseRedis remembers when what Redis lost was missed first.
+func (s *storm) loseRedis(ctx context.Context, down time.Duration, lose func() error) error {
+	err := s.restartRedis(ctx, down, lose)
+	s.lost = time.Now()
+	return err
 }
 
 // cutPostgres cuts each connection that is not this process's with even odds.

@@ -13,9 +13,9 @@ import (
 	"github.com/stowage-dev/stowage/internal/accounting"
 )
 
-// afterKill is how long after a writer was killed PostgreSQL may still work off
-// what it had sent.
-const afterKill = 2 * time.Second
+// afterglow is how long after its cause a drift may still come into being: when a
+// writer is killed, PostgreSQL works off what it had sent.
+const afterglow = 2 * time.Second
 
 // shownMistakes is how many are printed.
 const shownMistakes = 20
@@ -25,6 +25,27 @@ type findings struct {
 	// requested are the namespaces that had an open request before.
 	requested           map[uuid.UUID]bool
 	before, after, last []state
+}
+
+// causes are what may have lost deltas, and when it last did. A later pass over
+// the namespace has found them.
+type causes struct {
+	// doubts are killed writers; nothing can notice those. What was unsent, and
+	// what Redis lost, must be requested.
+	doubts, unsent map[uuid.UUID]time.Time
+	lost           time.Time
+}
+
+// noticeable says that deltas of the scope may have been lost since its last
+// pass, and that the system must know.
+func (c causes) noticeable(s state) bool {
+	since := s.reconciled.Add(-afterglow)
+	return c.unsent[s.scope.Namespace].After(since) || c.lost.After(since)
+}
+
+// doubtful says that a writer was killed since.
+func (c causes) doubtful(s state) bool {
+	return c.doubts[s.scope.Namespace].After(s.reconciled.Add(-afterglow))
 }
 
 // drift is what one comparison found.
@@ -40,7 +61,7 @@ type drift struct {
 
 // judge explains each difference, or calls it a mistake. Whatever else happened,
 // a row is the sum of what the ledger says was done to it.
-func judge(when string, states []state, requested map[uuid.UUID]bool, doubts map[uuid.UUID]time.Time) drift {
+func judge(when string, states []state, requested map[uuid.UUID]bool, c causes) drift {
 	d := drift{scopes: len(states), requested: make(map[uuid.UUID]bool), doubtful: make(map[uuid.UUID]bool)}
 	for _, s := range states {
 		if s.row != s.ledger {
@@ -52,12 +73,13 @@ func judge(when string, states []state, requested map[uuid.UUID]bool, doubts map
 		d.differ++
 		d.off = d.off.Plus(accounting.Counters{Bytes: abs(s.drift().Bytes), Components: abs(s.drift().Components)})
 		namespace := s.scope.Namespace
-		doubt, doubted := doubts[namespace]
 		switch {
-		case requested[namespace]:
+		case c.noticeable(s) && requested[namespace]:
 			d.requested[namespace] = true
-		case doubted && s.reconciled.Before(doubt.Add(afterKill)):
+		case c.doubtful(s):
 			d.doubtful[namespace] = true
+		case c.noticeable(s):
+			d.mistakes = append(d.mistakes, fmt.Sprintf("%s: drift %+v that is not requested: %s", when, s.drift(), s))
 		default:
 			d.mistakes = append(d.mistakes, fmt.Sprintf("%s: drift %+v that nothing explains: %s", when, s.drift(), s))
 		}
@@ -73,11 +95,11 @@ func (s *storm) report(ctx context.Context, f findings) error {
 	if err := s.reportWork(ctx); err != nil {
 		return err
 	}
-	doubts := s.witness.doubts
-	before := judge("before", f.before, f.requested, doubts)
-	after := judge("after the requested passes", f.after, nil, doubts)
-	last := judge("after one pass over all", f.last, nil, nil)
-	fmt.Fprintf(s.Out, "drift before              %s (%d namespaces requested, %d in doubt by killed writers)\n", before, len(f.requested), len(doubts))
+	c := causes{doubts: s.witness.doubts, unsent: s.witness.unsent, lost: s.lost}
+	before := judge("before", f.before, f.requested, c)
+	after := judge("after the requested passes", f.after, nil, c)
+	last := judge("after one pass over all", f.last, nil, causes{})
+	fmt.Fprintf(s.Out, "drift before              %s (%d namespaces requested, %d in doubt by killed writers)\n", before, len(f.requested), len(c.doubts))
 	fmt.Fprintf(s.Out, "drift after requests      %s\n", after)
 	fmt.Fprintf(s.Out, "drift after all           %s\n", last)
 

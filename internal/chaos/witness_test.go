@@ -66,16 +66,24 @@ func TestWitnessComplains(t *testing.T) {
 		"of a result that cannot be": {begins + `{"kind":"end","outcome":"wrong","text":"nonsense"}` + "\n" + closed, "publish: nonsense"},
 		"of a deadlock":              {begins + `{"kind":"end","outcome":"deadlock","text":"40P01"}` + "\n" + closed, "publish: 40P01"},
 		"of what is no event":        {"panic: \n" + closed, `a writer wrote "panic: "`},
-		"of one that did not close":  {begins + ends, "did not say that it wrote its last requests"},
+		"of one that did not close":  {begins + unsent + ends, "did not say that it wrote its last requests"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, testimony := hear(t, c.told)
 			w.ended(testimony)
 			require.Len(t, w.wrong, 1)
+			require.Len(t, w.unsent, strings.Count(c.told, unsent))
 			require.Contains(t, w.wrong[0], c.want)
 		})
 	}
+}
+
+func TestWriterThatJustStartsMayEnd(t *testing.T) {
+	t.Parallel()
+	w, testimony := hear(t, "")
+	w.ended(testimony)
+	require.Empty(t, w.wrong)
 }
 
 func TestWitnessCounts(t *testing.T) {
@@ -89,38 +97,47 @@ func TestWitnessCounts(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	namespace, other := uuid.MustParse(one), uuid.MustParse(two)
-	killed := time.Now()
+	namespace := uuid.MustParse(one)
+	now := time.Now()
+	// off is one scope with a drift, last reconciled then, beside an exact one.
 	off := func(reconciled time.Time) []state {
 		s := state{reconciled: reconciled}
 		s.scope.Namespace, s.row.Bytes, s.ledger.Bytes, s.recounted.Components = namespace, 5, 5, 2
 		return []state{s, {}}
 	}
-	yes := map[uuid.UUID]bool{namespace: true}
-	doubts := map[uuid.UUID]time.Time{namespace: killed}
+	stale, fresh := off(now.Add(-time.Minute)), off(now.Add(afterglow))
+	unledgered := state{row: stale[0].row, recounted: stale[0].row}
+	ids := map[uuid.UUID]time.Time{namespace: now}
+	others := map[uuid.UUID]time.Time{uuid.MustParse(two): now}
+	killed, unsent, lost := causes{doubts: ids}, causes{unsent: ids}, causes{lost: now}
 	for name, c := range map[string]struct {
 		states              []state
-		requested           map[uuid.UUID]bool
-		doubts              map[uuid.UUID]time.Time
+		requested           bool
+		causes              causes
 		requests, of, wrong int
 	}{
-		"exact":                               {[]state{{}, {}}, yes, doubts, 0, 0, 0},
-		"noticed":                             {off(killed), yes, nil, 1, 0, 0},
-		"a killed writer's":                   {off(killed), nil, doubts, 0, 1, 0},
-		"nobody's":                            {off(killed), nil, nil, 0, 0, 1},
-		"another namespace was noticed":       {off(killed), map[uuid.UUID]bool{other: true}, map[uuid.UUID]time.Time{other: killed}, 0, 0, 1},
-		"the pass after the kill left it off": {off(killed.Add(afterKill)), nil, doubts, 0, 0, 1},
-		"the ledger does not know of it":      {[]state{{row: off(killed)[0].row, recounted: off(killed)[0].row}}, yes, doubts, 0, 0, 1},
+		"exact":                                {[]state{{}, {}}, true, lost, 0, 0, 0},
+		"Redis' loss, requested":               {stale, true, lost, 1, 0, 0},
+		"Redis' loss, not requested":           {stale, false, lost, 0, 0, 1},
+		"Redis' loss, but reconciled since":    {fresh, true, lost, 0, 0, 1},
+		"not sent, requested":                  {stale, true, unsent, 1, 0, 0},
+		"not sent, not requested":              {stale, false, unsent, 0, 0, 1},
+		"a killed writer's":                    {stale, false, killed, 0, 1, 0},
+		"a killed writer's, reconciled since":  {fresh, false, killed, 0, 0, 1},
+		"of another namespace":                 {stale, true, causes{doubts: others, unsent: others}, 0, 0, 1},
+		"nobody's, requested nonetheless":      {stale, true, causes{}, 0, 0, 1},
+		"a row whose ledger does not know why": {[]state{unledgered}, true, lost, 0, 0, 1},
+		"a killed writer's and Redis' loss":    {stale, false, causes{doubts: ids, lost: now}, 0, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := judge("then", c.states, c.requested, c.doubts)
+			d := judge("then", c.states, map[uuid.UUID]bool{namespace: c.requested}, c.causes)
 			require.Len(t, d.mistakes, c.wrong)
 			require.Len(t, d.requested, c.requests)
 			require.Len(t, d.doubtful, c.of)
 		})
 	}
-	d := judge("then", off(killed), yes, nil)
+	d := judge("then", stale, map[uuid.UUID]bool{namespace: true}, lost)
 	require.Equal(t, "1 of 2 scopes, 5 bytes, 2 components; namespaces: 1 requested, 0 by a killed writer", d.String())
 }
 
