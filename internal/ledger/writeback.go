@@ -104,7 +104,8 @@ func namespaceRows() rows {
 // snapshot cannot contain [R6], unless a newer pass was here [R7]. Corrections
 // are a kind of their own and never in that sum. The rows are locked, so no
 // flush is between its ledger row and its addition, or will be before the
-// commit. %[1]s to %[5]d: table, key, bytes, components, kind.
+// commit. A row may be off by more than a bigint: its correction is then recorded
+// as the most that fits. %[1]s to %[5]d: table, key, bytes, components, kind.
 const writeBackSQL = `
 WITH value AS (
 	SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v (scope_id, bytes, components)
@@ -124,7 +125,9 @@ WITH value AS (
 	UPDATE %[1]s t
 	SET %[3]s = n.bytes, %[4]s = n.components, last_reconciled_at = stowage_marker_time($4)
 	FROM target n WHERE n.scope_id = t.%[2]s
-	RETURNING n.scope_id, n.bytes - n.old_bytes AS bytes, n.components - n.old_components AS components
+	RETURNING n.scope_id,
+	          least(greatest(n.bytes::numeric - n.old_bytes, -9223372036854775807), 9223372036854775807)::bigint AS bytes,
+	          least(greatest(n.components::numeric - n.old_components, -9223372036854775807), 9223372036854775807)::bigint AS components
 ), corrected AS (
 	INSERT INTO storage_ledger (batch_id, scope_id, scope_kind, namespace_id, marker, bytes, components, emissions, outcome)
 	SELECT $5, scope_id, %[5]d, $6, stowage_marker_time($4), bytes, components, 0, 4

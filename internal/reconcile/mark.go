@@ -37,16 +37,18 @@ SELECT id FROM namespaces WHERE id = $1
 ON CONFLICT (namespace_id) DO NOTHING`
 
 // The marker must exceed the namespace's old one, so that a delta with the old
-// one is told from one with the new one, and every last_reconciled_at of the
+// one is told from one with the new one; every last_reconciled_at of the
 // namespace, or the write-back would be fenced by rows that outlived a lost
-// statistics row.
+// statistics row; and the request that this pass answers, or it would leave open
+// one whose marker is of a clock that was ahead.
 const advanceMarkerSQL = `
 UPDATE namespace_statistics
 SET reconciliation_marker = greatest(
     clock_timestamp(),
     reconciliation_marker + interval '1 microsecond',
     last_reconciled_at + interval '1 microsecond',
-    (SELECT max(last_reconciled_at) + interval '1 microsecond' FROM repositories WHERE namespace_id = $1))
+    (SELECT max(last_reconciled_at) + interval '1 microsecond' FROM repositories WHERE namespace_id = $1),
+    (SELECT marker + interval '1 microsecond' FROM reconciliation_requests WHERE namespace_id = $1))
 WHERE namespace_id = $1
 RETURNING stowage_marker_micros(reconciliation_marker)`
 
