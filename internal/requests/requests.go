@@ -29,21 +29,22 @@ type Request struct {
 	Marker    accounting.Marker
 }
 
-// The marker is raised to the clock and to the namespace's own marker, which
-// may be ahead of the clock after a clock jump: only a pass that begins after
-// this statement may close the request [R8].
+// Only a pass that begins after this statement may close the request [R8]. So
+// its marker is at least the clock; and a microsecond more than what a pass that
+// has begun, but is not committed yet, makes its own of: the namespace's marker
+// and an open request, both perhaps ahead of the clock after that was set back.
 const raiseSQL = `
 INSERT INTO reconciliation_requests AS r (namespace_id, marker)
 SELECT g.namespace_id,
-       greatest(stowage_marker_time(max(g.marker)), clock_timestamp(), max(s.reconciliation_marker))
+       greatest(stowage_marker_time(max(g.marker)), clock_timestamp(), max(s.reconciliation_marker) + interval '1 microsecond')
 FROM unnest($1::uuid[], $2::bigint[]) AS g(namespace_id, marker)
 LEFT JOIN namespace_statistics s ON s.namespace_id = g.namespace_id
 GROUP BY g.namespace_id
 ORDER BY g.namespace_id
-ON CONFLICT (namespace_id) DO UPDATE SET marker = greatest(r.marker, excluded.marker)`
+ON CONFLICT (namespace_id) DO UPDATE SET marker = greatest(r.marker + interval '1 microsecond', excluded.marker)`
 
 // Raise records the requests in one statement; a namespace may stand in it
-// more than once. A request that is open already is raised, never lowered.
+// more than once. A request that is open already is raised, always.
 // Rows are written in the order of their ids, so that callers do not deadlock.
 func Raise(ctx context.Context, db pgdb.DB, reqs []Request) error {
 	if len(reqs) == 0 {
