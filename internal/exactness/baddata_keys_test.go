@@ -125,10 +125,10 @@ func (s *stage) claimAndDie() {
 // and ask for passes. The other buckets go on.
 func TestBadDataInABucketsKeys(t *testing.T) {
 	t.Parallel()
+	// One after the other: a tick looks at every bucket.
+	shared := newServers(t)
 	for _, name := range []string{"dirty:namespace", "dirty:repository", "inflight", "quarantine", "lease"} {
 		t.Run("AC36 E2 a key of a wrong type stops its own bucket only: "+name, func(t *testing.T) {
-			t.Parallel()
-			shared := newServers(t)
 			s, other := shared.stage(t), shared.stage(t)
 			s.publishes(s.scope(), "1", 10)
 			other.publishes(other.scope(), "1", 10)
@@ -143,10 +143,10 @@ func TestBadDataInABucketsKeys(t *testing.T) {
 			// The tick reports the sets that it cannot read, and makes the other
 			// buckets' drains all the same.
 			err := s.tick(context.Background())
-			if name == "dirty:namespace" || name == "dirty:repository" || name == "inflight" || name == "quarantine" {
-				require.ErrorContains(t, err, key+" is a zset, not a set")
-			} else {
+			if name == "lease" { // a tick does not need it either
 				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, key+" is a zset, not a set")
 			}
 			require.Contains(t, shared.drainsInserted(t), other.bucket)
 			require.NoError(t, other.workJob())
@@ -168,8 +168,6 @@ func TestBadDataInABucketsKeys(t *testing.T) {
 	}
 
 	t.Run("AC36 S2 an identity of a wrong type is a lost one", func(t *testing.T) {
-		t.Parallel()
-		shared := newServers(t)
 		s := shared.stage(t)
 		require.NoError(t, s.tick(context.Background()))
 		s.publishes(s.scope(), "1", 10)

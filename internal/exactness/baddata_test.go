@@ -2,19 +2,25 @@ package exactness
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/rueidis"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/drain"
+	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/reconcile"
 )
 
 // What the tests of bad data share. Each shows, from the publish to the row,
@@ -51,7 +57,7 @@ func (s *stage) neighbour() accounting.Scope {
 	return accounting.RepositoryScope(s.namespace, s.repositories[1])
 }
 
-// publishes publishes one version of the size to the repository of a scope.
+// publishes adds one version of the size to the repository of a scope.
 func (s *stage) publishes(to accounting.Scope, version string, size int64) {
 	s.t.Helper()
 	require.NoError(s.t, s.publish(context.Background(), to.ID, version, size))
@@ -60,13 +66,6 @@ func (s *stage) publishes(to accounting.Scope, version string, size int64) {
 // outcome is stowage_drain_flushes_total of the stage's process.
 func (s *stage) outcome(name string) float64 {
 	return testutil.ToFloat64(s.metrics.DrainFlushes.WithLabelValues(name))
-}
-
-// drainOnce drains without a look at what is left.
-func (s *stage) drainOnce() {
-	s.t.Helper()
-	s.expireLease()
-	require.NoError(s.t, s.process.drain(context.Background(), s.bucket))
 }
 
 // row is what the counters of a scope hold.
@@ -138,10 +137,40 @@ func (s *servers) drainsInserted(t testing.TB) []int {
 	return buckets
 }
 
-// workJob works one job of the bucket as a tick makes it. Unlike process.drain it
-// does not look at the sets of all buckets before.
+// bucketJob is a job of the bucket as a tick makes it.
+func (s *stage) bucketJob() *river.Job[drain.BucketArgs] {
+	return &river.Job[drain.BucketArgs]{JobRow: &rivertype.JobRow{ScheduledAt: time.Now()}, Args: drain.BucketArgs{Bucket: s.bucket, Scopes: 100}}
+}
+
+// workJob works one. Unlike process.drain it does not look at the sets of every
+// bucket before.
 func (s *stage) workJob() error {
 	s.t.Helper()
-	job := &river.Job[drain.BucketArgs]{JobRow: &rivertype.JobRow{ScheduledAt: time.Now()}, Args: drain.BucketArgs{Bucket: s.bucket, Scopes: 100}}
-	return s.drains.Work(context.Background(), job)
+	return s.drains.Work(context.Background(), s.bucketJob())
+}
+
+// triggered takes the namespaces for which a trigger makes jobs out of the queue.
+func (s *servers) triggered(t testing.TB) []uuid.UUID {
+	t.Helper()
+	client, err := river.NewClient(riverpgxv5.New(s.pool), &river.Config{Schema: "river"})
+	require.NoError(t, err)
+	trigger := reconcile.NewTrigger(
+		reconcile.Deps{Pool: s.pool, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)},
+		reconcile.Config{MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute})
+	_, err = trigger.Run(context.Background(), client)
+	require.NoError(t, err)
+	rows, err := s.pool.Query(context.Background(), `
+		DELETE FROM river.river_job WHERE kind = 'reconcile_namespace' RETURNING (args ->> 'namespace_id')::uuid`)
+	require.NoError(t, err)
+	namespaces, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	require.NoError(t, err)
+	return namespaces
+}
+
+// entered is how many ledger rows of the namespace have an outcome.
+func (s *stage) entered(outcome accounting.Outcome) (n int) {
+	s.t.Helper()
+	require.NoError(s.t, s.servers.pool.QueryRow(context.Background(),
+		`SELECT count(*) FROM storage_ledger WHERE namespace_id = $1 AND outcome = $2`, s.namespace, outcome).Scan(&n))
+	return n
 }
