@@ -72,7 +72,12 @@ func (r *ReplicatedRedis) startSentinel(ctx context.Context) (err error) {
 		return err
 	}
 	r.Sentinel.args = []string{config, "--sentinel"}
-	return r.Sentinel.Start(ctx)
+	if err := r.Sentinel.Start(ctx); err != nil {
+		return err
+	}
+	// A sentinel that was kept waiting for two seconds does nothing for thirty.
+	_, err = r.Sentinel.ask(ctx, "SENTINEL", "DEBUG", "TILT-TRIGGER", "3600000")
+	return err
 }
 
 // Reach is what a user would configure: the sentinel, which knows the primary.
