@@ -25,6 +25,10 @@ import (
 // server where tests may create databases, as a superuser.
 const URLVariable = "STOWAGE_TEST_DATABASE_URL"
 
+// maxConns is more than the subtests that share a pool hold at once, each with an
+// open transaction, one that waits for it, and a look at both.
+const maxConns = 32
+
 // New is a pool on a migrated database of its own, bound to
 // search_path=public. It is closed and the database dropped with the test.
 func New(t testing.TB) *pgxpool.Pool {
@@ -55,7 +59,10 @@ func ServerURL(t testing.TB) string {
 // Open is a pool on a URL, closed with the test.
 func Open(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(context.Background(), databaseURL)
+	cfg, err := pgxpool.ParseConfig(databaseURL)
+	require.NoError(t, err)
+	cfg.MaxConns = maxConns
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool

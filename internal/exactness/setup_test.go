@@ -129,7 +129,7 @@ func openProcess(ctx context.Context, name, databaseURL string, redis rueidis.Cl
 	cfg.ChunkSize = chunk
 	deps := drain.Dependencies{Pool: pool, Buffer: p.buffer, Metrics: p.metrics, Log: log, Clock: clock}
 	p.drains, p.ticks = drain.NewBucketWorker(cfg, deps), drain.NewTickWorker(cfg, deps)
-	p.passes = reconcile.NewNamespace(reconcile.Deps{Pool: pool, Metrics: p.metrics, Log: log}, reconcile.Config{
+	p.passes = reconcile.NewNamespace(reconcile.Deps{Pool: pool, Buffer: p.buffer, Metrics: p.metrics, Log: log}, reconcile.Config{
 		MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute,
 	})
 	return p, nil

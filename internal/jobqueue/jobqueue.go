@@ -125,7 +125,7 @@ func New(deps Deps, cfg Config) (*Queue, error) {
 
 func registered(deps Deps, cfg Config) (*river.Workers, error) {
 	draining := drain.Dependencies{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log, Clock: deps.Clock}
-	reconciling := reconcile.Deps{Pool: deps.Pool, Metrics: deps.Metrics, Log: deps.Log}
+	reconciling := reconcile.Deps{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log}
 	workers := river.NewWorkers()
 	err := errors.Join(
 		river.AddWorkerSafely(workers, drain.NewTickWorker(cfg.Drain, draining)),

@@ -21,6 +21,9 @@ type Pass struct {
 	Marker accounting.Marker
 	// Batch is a UUIDv7 of the pass's own; its corrections are recorded under it.
 	Batch uuid.UUID
+	// Corrected, if set, sees the corrections of each write-back while their rows
+	// are still locked, in its transaction: nothing is applied to them meanwhile.
+	Corrected func(ctx context.Context, tx pgx.Tx, corrections []Correction) error
 }
 
 // Value is what the scan counted for a scope.
@@ -33,6 +36,9 @@ type Value struct {
 type Correction struct {
 	Scope accounting.Scope
 	accounting.Counters
+	// Since is the marker of the pass that wrote the row before: the old value
+	// holds no delta with a smaller marker that is still to come.
+	Since accounting.Marker
 }
 
 // WriteBack is what became of the values of one write-back. Values that stood
@@ -116,7 +122,7 @@ WITH value AS (
 	GROUP BY scope_id
 ), target AS (
 	SELECT scope_id, v.bytes + coalesce(s.bytes, 0) AS bytes, v.components + coalesce(s.components, 0) AS components,
-	       t.%[3]s AS old_bytes, t.%[4]s AS old_components
+	       t.%[3]s AS old_bytes, t.%[4]s AS old_components, stowage_marker_micros(t.last_reconciled_at) AS since
 	FROM value v
 	LEFT JOIN since s USING (scope_id)
 	JOIN %[1]s t ON t.%[2]s = scope_id
@@ -127,13 +133,14 @@ WITH value AS (
 	FROM target n WHERE n.scope_id = t.%[2]s
 	RETURNING n.scope_id,
 	          least(greatest(n.bytes::numeric - n.old_bytes, -9223372036854775807), 9223372036854775807)::bigint AS bytes,
-	          least(greatest(n.components::numeric - n.old_components, -9223372036854775807), 9223372036854775807)::bigint AS components
+	          least(greatest(n.components::numeric - n.old_components, -9223372036854775807), 9223372036854775807)::bigint AS components,
+	          n.since
 ), corrected AS (
 	INSERT INTO storage_ledger (batch_id, scope_id, scope_kind, namespace_id, marker, bytes, components, emissions, outcome)
 	SELECT $5, scope_id, %[5]d, $6, stowage_marker_time($4), bytes, components, 0, 4
 	FROM written WHERE bytes <> 0 OR components <> 0
 )
-SELECT scope_id, bytes, components FROM written`
+SELECT scope_id, bytes, components, since FROM written`
 
 func (r rows) writeBackSQL() string {
 	return fmt.Sprintf(writeBackSQL, r.table, r.key, r.bytes, r.components, r.kind)
@@ -161,16 +168,27 @@ func writeBack(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Va
 	}
 	back := WriteBack{Gone: len(values) - locked, Fenced: locked}
 	var id uuid.UUID
-	var change accounting.Counters
-	_, err = pgx.ForEachRow(result, []any{&id, &change.Bytes, &change.Components}, func() error {
+	var c Correction
+	_, err = pgx.ForEachRow(result, []any{&id, &c.Bytes, &c.Components, &c.Since}, func() error {
 		back.Fenced--
-		if !change.IsZero() {
-			back.Corrections = append(back.Corrections, Correction{Scope: scopes[id], Counters: change})
+		if !c.IsZero() {
+			c.Scope = scopes[id]
+			back.Corrections = append(back.Corrections, c)
 		}
 		return nil
 	})
 	if err != nil {
 		return WriteBack{}, err
 	}
-	return back, failpoint.Hit(ctx, failpoint.PassRowsWritten)
+	return back, written(ctx, tx, pass, back)
+}
+
+// written is what follows the statement while the rows are locked.
+func written(ctx context.Context, tx pgx.Tx, pass Pass, back WriteBack) error {
+	if pass.Corrected != nil && len(back.Corrections) > 0 {
+		if err := pass.Corrected(ctx, tx, back.Corrections); err != nil {
+			return err
+		}
+	}
+	return failpoint.Hit(ctx, failpoint.PassRowsWritten)
 }

@@ -99,8 +99,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		}, []string{"result"}),
 		ReconciliationInFlight: gauge("stowage_reconciliation_in_flight", "Reconciliation passes that this process runs now."),
 		ReconciliationDuration: histogram("stowage_reconciliation_duration_seconds", "Time of a reconciliation pass.", prometheus.ExponentialBuckets(0.005, 2, 16)),
-		DiscrepancyBytes:       histogram("stowage_reconciliation_discrepancy_bytes", "Bytes by which a counter was off when it was reconciled.", prometheus.ExponentialBuckets(1, 16, 12)),
-		DiscrepancyComponents:  histogram("stowage_reconciliation_discrepancy_components", "Components by which a counter was off when it was reconciled.", prometheus.ExponentialBuckets(1, 4, 12)),
+		DiscrepancyBytes:       histogram("stowage_reconciliation_discrepancy_bytes", "Bytes by which a counter was wrong, and not only behind, when it was reconciled.", prometheus.ExponentialBuckets(1, 16, 12)),
+		DiscrepancyComponents:  histogram("stowage_reconciliation_discrepancy_components", "Components by which a counter was wrong, and not only behind, when it was reconciled.", prometheus.ExponentialBuckets(1, 4, 12)),
 		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stowage_reconciliation_backlog", Help: "Namespaces that are due for a reconciliation.",
 		}, nil),

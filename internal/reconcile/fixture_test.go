@@ -18,15 +18,19 @@ import (
 
 	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/redistest"
 )
 
 // world is a database and what tests do in it beside the passes.
 type world struct {
-	t    testing.TB
-	pool *pgxpool.Pool
+	t      testing.TB
+	pool   *pgxpool.Pool
+	redis  *redistest.Server
+	buffer *buffer.Buffer
 }
 
 func newWorld(t testing.TB) *world {
@@ -37,13 +41,14 @@ func newWorld(t testing.TB) *world {
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	return &world{t: t, pool: pool}
+	redis := redistest.Start(t)
+	return &world{t: t, pool: pool, redis: redis, buffer: buffer.New(redis.Client(t), buffer.Config{TTL: time.Hour, LeaseTTL: time.Minute})}
 }
 
 // in is the same database, for a subtest, which keeps to namespaces of its own.
 func (w *world) in(t testing.TB) *world {
 	t.Helper()
-	return &world{t: t, pool: w.pool}
+	return &world{t: t, pool: w.pool, redis: w.redis, buffer: w.buffer}
 }
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
@@ -55,12 +60,14 @@ func testConfig() Config {
 	return Config{MaxInFlight: 4, ChunkSize: chunkSize, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: 10 * time.Second}
 }
 
-func deps(pool *pgxpool.Pool) Deps {
-	return Deps{Pool: pool, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}
+func (w *world) deps(pool *pgxpool.Pool) Deps {
+	return Deps{Pool: pool, Buffer: w.buffer, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}
 }
 
 // reconciler is a worker as a process has it, on the given pool.
-func reconciler(pool *pgxpool.Pool) *Namespace { return NewNamespace(deps(pool), testConfig()) }
+func (w *world) reconciler(pool *pgxpool.Pool) *Namespace {
+	return NewNamespace(w.deps(pool), testConfig())
+}
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
@@ -262,7 +269,7 @@ func (w *world) requireExact(namespace uuid.UUID) {
 // reconcile runs a pass that must be done.
 func (w *world) reconcile(namespace uuid.UUID) Pass {
 	w.t.Helper()
-	pass, err := reconciler(w.pool).Reconcile(context.Background(), namespace)
+	pass, err := w.reconciler(w.pool).Reconcile(context.Background(), namespace)
 	require.NoError(w.t, err)
 	require.Equal(w.t, metrics.PassDone, pass.Result)
 	return pass

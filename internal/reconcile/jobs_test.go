@@ -33,7 +33,7 @@ func (w *world) trigger(limit int) int {
 	w.t.Helper()
 	cfg := testConfig()
 	cfg.MaxInFlight = limit
-	trigger := NewTrigger(deps(w.pool), cfg)
+	trigger := NewTrigger(w.deps(w.pool), cfg)
 	trigger.page = 3
 	made, err := trigger.Run(context.Background(), w.client())
 	require.NoError(w.t, err)
@@ -210,7 +210,7 @@ func TestSlots(t *testing.T) {
 			w.publish(namespace, w.hosted(namespace), schematype.FormatNPM, 1)
 			stands := make(chan struct{})
 			tr := &tracer{before: once("FROM repositories r", func() { close(stands); <-standing.Done() })}
-			worker := NewNamespace(deps(w.traced(tr)), cfg)
+			worker := NewNamespace(w.deps(w.traced(tr)), cfg)
 			t.Cleanup(goOn) // before the pool is closed, which waits for the pass
 			pass := startPass(t.Context(), worker, namespace)
 			<-stands
@@ -222,7 +222,7 @@ func TestSlots(t *testing.T) {
 
 		late := w.namespace()
 		job := &river.Job[NamespaceArgs]{Args: NamespaceArgs{NamespaceID: late}}
-		third := NewNamespace(deps(w.pool), cfg)
+		third := NewNamespace(w.deps(w.pool), cfg)
 		for range 5 {
 			var snooze *rivertype.JobSnoozeError
 			require.ErrorAs(t, third.Work(t.Context(), job), &snooze, "a third pass ran")
@@ -247,7 +247,7 @@ func TestSlots(t *testing.T) {
 		namespace := w.namespace()
 		repository := w.hosted(namespace)
 		w.publish(namespace, repository, schematype.FormatNPM, 1)
-		worker := NewNamespace(deps(w.traced(&tracer{before: once("FROM repositories r", func() {
+		worker := NewNamespace(w.deps(w.traced(&tracer{before: once("FROM repositories r", func() {
 			w.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1::bigint::oid
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, classSlot)
 		})})), testConfig())
@@ -262,7 +262,7 @@ func TestSlots(t *testing.T) {
 		w := newWorld(t)
 		cfg := testConfig()
 		cfg.MaxInFlight = 1
-		worker := NewNamespace(deps(w.pool), cfg)
+		worker := NewNamespace(w.deps(w.pool), cfg)
 		poisoned, other := w.namespace(), w.namespace()
 		repository := w.hosted(poisoned)
 		w.exec(`INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes)
@@ -278,7 +278,7 @@ func TestSlots(t *testing.T) {
 		before := w.statistics(poisoned)
 		w.drain(w.write(poisoned, repository, 8))
 		require.Equal(t, before.Bytes+8, w.statistics(poisoned).Bytes)
-		backlog, err := NewBacklog(deps(w.pool), testConfig()).Count(t.Context())
+		backlog, err := NewBacklog(w.deps(w.pool), testConfig()).Count(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, backlog, "it is visible in the backlog")
 	})
@@ -309,7 +309,7 @@ func TestBacklog(t *testing.T) {
 		w.fresh(fresh, requested)
 		w.request(missing, stale, requested, newID())
 
-		d := deps(w.pool)
+		d := w.deps(w.pool)
 		reg := prometheus.NewRegistry()
 		d.Metrics = metrics.New(reg)
 		require.Empty(t, gathered(t, reg), "no value before the first count")
@@ -322,7 +322,7 @@ func TestBacklog(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		d := deps(w.traced(&tracer{after: once("reconciliation_requests JOIN", cancel)}))
+		d := w.deps(w.traced(&tracer{after: once("reconciliation_requests JOIN", cancel)}))
 		reg := prometheus.NewRegistry()
 		d.Metrics = metrics.New(reg)
 		require.Error(t, NewBacklog(d, testConfig()).Work(ctx, nil))

@@ -17,8 +17,8 @@ import (
 )
 
 // patient is a worker whose mark waits as long as a test takes.
-func patient(pool *pgxpool.Pool) *Namespace {
-	r := reconciler(pool)
+func (w *world) patient(pool *pgxpool.Pool) *Namespace {
+	r := w.reconciler(pool)
 	r.lockTimeout = time.Minute
 	return r
 }
@@ -62,7 +62,7 @@ func TestMark(t *testing.T) {
 		require.NoError(t, writer.lock(t.Context()))
 		require.Equal(t, old, writer.marker)
 
-		pass := startPass(t.Context(), patient(w.pool), namespace)
+		pass := startPass(t.Context(), w.patient(w.pool), namespace)
 		w.waitBlocked()
 		flushes, err := writer.commit(t.Context())
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestMark(t *testing.T) {
 			marker = w.marker(namespace)
 			flushes = w.write(namespace, repository, 10)
 		})})
-		pass, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		pass, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
 		require.Equal(t, pass.Marker, marker, "the mark must be committed")
 		require.Equal(t, pass.Marker, flushes[0].Marker, "a writer after the mark sees R")
@@ -100,7 +100,7 @@ func TestMark(t *testing.T) {
 		pool := w.traced(&tracer{after: onceCommitted(func() {
 			require.Equal(t, []ledger.Verdict{ledger.Applied, ledger.Applied}, w.drain(w.write(namespace, repository, 10)))
 		})})
-		_, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		_, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
 		require.Equal(t, accounting.Counters{Bytes: 10, Components: 1}, w.statistics(namespace).Counters)
 		w.requireExact(namespace)
@@ -116,7 +116,7 @@ func TestMark(t *testing.T) {
 		second, err := w.writer(t.Context(), namespace, repository, 5)
 		require.NoError(t, err)
 
-		pass := startPass(t.Context(), patient(w.pool), namespace)
+		pass := startPass(t.Context(), w.patient(w.pool), namespace)
 		w.waitBlocked()
 		locked := make(chan error, 1)
 		go func() { locked <- second.lock(t.Context()) }()
@@ -146,7 +146,7 @@ func TestMark(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		r := reconciler(w.pool)
+		r := w.reconciler(w.pool)
 		pass, err := r.Reconcile(ctx, namespace)
 		require.NoError(t, err)
 		require.Equal(t, metrics.PassLockTimeout, pass.Result)
@@ -172,7 +172,7 @@ func TestMark(t *testing.T) {
 		_, err = drain.Exec(t.Context(), `SELECT FROM namespace_statistics WHERE namespace_id = $1 FOR NO KEY UPDATE`, namespace)
 		require.NoError(t, err)
 
-		pass := startPass(t.Context(), patient(w.pool), namespace)
+		pass := startPass(t.Context(), w.patient(w.pool), namespace)
 		w.waitBlocked()
 		writer, err := w.writer(t.Context(), namespace, repository, 10)
 		require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestMark(t *testing.T) {
 		pool := w.traced(&tracer{before: once("pg_current_snapshot", func() {
 			during = w.write(namespace, repository, 10) // waits until the mark is ended
 		})})
-		pass, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		pass, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.Error(t, err)
 		require.Equal(t, metrics.PassFailed, pass.Result)
 		require.Equal(t, old, during[0].Marker)

@@ -33,10 +33,11 @@ type Pass struct {
 	Marker accounting.Marker
 	// Scopes is how many scopes were recounted and written back.
 	Scopes int
-	// Corrected is how many of them were off, and Off by how much together: a
-	// sum of absolute values.
-	Corrected int
-	Off       accounting.Counters
+	// Corrected is how many of their rows were changed. Drifted is how many of
+	// those were wrong, and not only behind, and Off by how much together: a sum
+	// of absolute values.
+	Corrected, Drifted int
+	Off                accounting.Counters
 }
 
 // Reconcile runs one pass over a namespace: the steps of the section
@@ -78,7 +79,7 @@ func (w *Namespace) inSlot(ctx context.Context, namespace uuid.UUID) (Pass, erro
 	defer prometheus.NewTimer(w.Metrics.ReconciliationDuration).ObserveDuration()
 
 	r := &run{Namespace: w, slot: slot}
-	r.id.Namespace = namespace
+	r.id.Namespace, r.id.Corrected = namespace, r.measureDrift
 	err = r.pass(ctx)
 	return r.done, err
 }
@@ -90,6 +91,8 @@ type run struct {
 	id   ledger.Pass
 	// chunk are the recounted repositories that are not yet written back.
 	chunk []ledger.Value
+	// drift is that of the write-back under way.
+	drift []accounting.Counters
 	done  Pass
 }
 
@@ -218,8 +221,9 @@ func (r *run) alive(ctx context.Context) error {
 func (r *run) record(back ledger.WriteBack, scopes int) {
 	r.done.Scopes += scopes
 	r.done.Corrected += len(back.Corrections)
-	for _, c := range back.Corrections {
-		off := accounting.Counters{Bytes: abs(c.Bytes), Components: abs(c.Components)}
+	for _, drift := range r.drift {
+		off := accounting.Counters{Bytes: abs(drift.Bytes), Components: abs(drift.Components)}
+		r.done.Drifted++
 		r.done.Off = r.done.Off.Plus(off)
 		if off.Bytes != 0 {
 			r.Metrics.DiscrepancyBytes.Observe(float64(off.Bytes))
@@ -228,6 +232,7 @@ func (r *run) record(back ledger.WriteBack, scopes int) {
 			r.Metrics.DiscrepancyComponents.Observe(float64(off.Components))
 		}
 	}
+	r.drift = nil
 }
 
 func abs(n int64) int64 { return max(n, -n) }
@@ -240,9 +245,9 @@ func (w *Namespace) report(ctx context.Context, namespace uuid.UUID, pass Pass, 
 			"marker", pass.Marker.Time(), "ahead", ahead)
 	}
 	level := slog.LevelDebug
-	if pass.Corrected > 0 {
+	if pass.Drifted > 0 {
 		level = slog.LevelInfo
 	}
 	log.Log(ctx, level, "reconciliation pass", "result", pass.Result, "marker", pass.Marker.Time(), "took", took,
-		"scopes", pass.Scopes, "corrected", pass.Corrected, "bytes_off", pass.Off.Bytes, "components_off", pass.Off.Components)
+		"scopes", pass.Scopes, "corrected", pass.Corrected, "drifted", pass.Drifted, "bytes_off", pass.Off.Bytes, "components_off", pass.Off.Components)
 }

@@ -74,7 +74,7 @@ func TestRecount(t *testing.T) {
 		w.exec(`INSERT INTO npm_versions (id, namespace_id, repository_id, name, version, size_bytes)
 			SELECT gen_random_uuid(), $1, $2, 'x', n::text, 1::bigint << 50 FROM generate_series(1, 8192) AS n`, namespace, repository)
 
-		_, err := reconciler(w.pool).Reconcile(t.Context(), namespace)
+		_, err := w.reconciler(w.pool).Reconcile(t.Context(), namespace)
 		require.ErrorIs(t, err, ErrOverflow)
 		require.ErrorContains(t, err, repository.String())
 		require.Zero(t, w.statistics(namespace).L)
@@ -86,7 +86,7 @@ func TestRecount(t *testing.T) {
 		namespace := w.namespace()
 		w.exec(`INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes)
 			SELECT $1, sha256(n::text::bytea), 1::bigint << 50 FROM generate_series(1, 8192) AS n`, namespace)
-		_, err := reconciler(w.pool).Reconcile(t.Context(), namespace)
+		_, err := w.reconciler(w.pool).Reconcile(t.Context(), namespace)
 		require.ErrorIs(t, err, ErrOverflow)
 	})
 
@@ -142,7 +142,7 @@ func TestPass(t *testing.T) {
 		w.exec(`UPDATE namespace_statistics SET components_count = components_count - 3 WHERE namespace_id = $1`, namespace)
 
 		var log strings.Builder
-		r := reconciler(w.pool)
+		r := w.reconciler(w.pool)
 		r.Log = textLogger(&log)
 		pass, err := r.Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestPass(t *testing.T) {
 		w := all.in(t)
 		gone := newID()
 		require.NoError(t, requests.Raise(t.Context(), w.pool, []requests.Request{{Namespace: gone}}))
-		pass, err := reconciler(w.pool).Reconcile(t.Context(), gone)
+		pass, err := w.reconciler(w.pool).Reconcile(t.Context(), gone)
 		require.NoError(t, err)
 		require.Equal(t, metrics.PassGone, pass.Result)
 		require.Zero(t, w.requests(gone))
@@ -193,7 +193,7 @@ func TestPass(t *testing.T) {
 		require.Zero(t, w.requests(namespace))
 
 		pool := w.traced(&tracer{before: once("FROM repositories r", raise)})
-		_, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		_, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
 		require.Equal(t, 1, w.requests(namespace))
 	})
@@ -224,7 +224,7 @@ func TestPass(t *testing.T) {
 		namespace := w.namespace()
 		w.exec(`UPDATE namespace_statistics SET reconciliation_marker = now() + interval '1 day' WHERE namespace_id = $1`, namespace)
 		var log strings.Builder
-		r := reconciler(w.pool)
+		r := w.reconciler(w.pool)
 		r.Log = textLogger(&log)
 		_, err := r.Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestPass(t *testing.T) {
 				w.count(`SELECT count(*) FROM repositories WHERE namespace_id = $1 AND last_reconciled_at = 'epoch'`, namespace) > 0
 		}
 		pool := w.traced(&tracer{before: look, after: look})
-		_, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		_, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
 		require.False(t, early, "the namespace was stamped before a repository")
 		require.NotZero(t, w.statistics(namespace).L)
@@ -261,7 +261,7 @@ func TestPass(t *testing.T) {
 			w.publish(namespace, repository, schematype.FormatNPM, 50)
 			newer = w.reconcile(namespace)
 		})})
-		pass, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		pass, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
 		require.Equal(t, metrics.PassFenced, pass.Result)
 		require.Equal(t, newer.Marker, w.statistics(namespace).L)
@@ -275,7 +275,7 @@ func TestPass(t *testing.T) {
 		pool := w.traced(&tracer{before: once("FROM blob_storage_blobs_by_namespace", func() {
 			w.exec(`DELETE FROM namespaces WHERE id = $1`, namespace)
 		})})
-		pass, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		pass, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		require.NoError(t, err)
 		require.Equal(t, metrics.PassGone, pass.Result)
 	})
@@ -289,7 +289,7 @@ func TestPass(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		boom := errors.New("boom")
 		pool := w.traced(&tracer{before: once("FROM namespace_statistics WHERE namespace_id = ANY", func() { cancel(boom) })})
-		r := reconciler(pool)
+		r := w.reconciler(pool)
 		pass, err := r.Reconcile(ctx, namespace)
 		require.Error(t, err)
 		require.Equal(t, metrics.PassFailed, pass.Result)
@@ -322,7 +322,7 @@ func TestE15KilledAtAnyStep(t *testing.T) {
 			}
 		}
 		pool := w.traced(tr)
-		_, err := reconciler(pool).Reconcile(t.Context(), namespace)
+		_, err := w.reconciler(pool).Reconcile(t.Context(), namespace)
 		pool.Close()
 
 		if w.statistics(namespace).L == 0 {
@@ -385,7 +385,7 @@ func TestE16E17BesideWritersAndDrains(t *testing.T) {
 					return nil
 				default:
 				}
-				pass, err := reconciler(w.pool).Reconcile(ctx, namespace)
+				pass, err := w.reconciler(w.pool).Reconcile(ctx, namespace)
 				if err != nil {
 					return err
 				}
@@ -418,6 +418,6 @@ func TestScanGivesItsSnapshotBackBeforeTheLastWrite(t *testing.T) {
 		require.Zero(t, w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = $1 AND state LIKE 'idle%' AND backend_xmin IS NOT NULL`, tr.application()))
 	})
-	_, err := reconciler(w.traced(tr)).Reconcile(t.Context(), namespace)
+	_, err := w.reconciler(w.traced(tr)).Reconcile(t.Context(), namespace)
 	require.NoError(t, err)
 }

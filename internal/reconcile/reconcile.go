@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/metrics"
 )
 
@@ -64,7 +65,9 @@ func (c Config) Validate() error {
 type Deps struct {
 	// Pool lends a pass up to three connections at once: for its slot, its
 	// scan, and its writes.
-	Pool    *pgxpool.Pool
+	Pool *pgxpool.Pool
+	// Buffer tells drift from what is only buffered.
+	Buffer  *buffer.Buffer
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
 }
