@@ -90,8 +90,8 @@ func TestSetAside(t *testing.T) {
 
 	t.Run("every bucket, over many pages, and twice", everywhere(func(t *testing.T, b *bundle) {
 		scopes := manyScopes(3000)
-		for _, s := range scopes {
-			_, err := b.Emit(t.Context(), s.Namespace, 0, []accounting.Delta{delta(s, 1, 1)})
+		for i := 0; i < len(scopes); i += 2 {
+			_, err := b.Emit(t.Context(), scopes[i].ID, 0, []accounting.Delta{delta(scopes[i], 1, 1), delta(scopes[i+1], 1, 1)})
 			require.NoError(t, err)
 		}
 		var last int
