@@ -49,7 +49,7 @@ func chaosCommand() *cobra.Command {
 	flags.Uint64Var(&opts.seed, "seed", uint64(rand.Uint32()), "number that makes the plan and what the writers do (default a random one)")
 	flags.IntVar(&opts.writers, "writers", 6, "processes that write")
 	flags.IntVar(&opts.workers, "workers", 3, "processes that drain and reconcile")
-	flags.IntVar(&opts.namespaces, "namespaces", 12, "namespaces that are written to; the first one is hot")
+	flags.IntVar(&opts.namespaces, "namespaces", 30, "namespaces that are written to; the first one is hot, and the others are left alone often enough that a loss is found by nothing but the look for it")
 	return cmd
 }
 
@@ -118,7 +118,7 @@ func chaosWorkerCmd(program, database string, redis rueidis.ClientOption) *exec.
 	return workerCmd(program, database, redis,
 		"--drain-interval", "200ms", "--buffer-claim-timeout", "1s", "--drain-lease", "2s",
 		"--drain-stale-timeout", "5s", "--drain-job-timeout", "10s",
-		"--reconciliation-max-in-flight", "3", "--reconciliation-job-timeout", "30s")
+		"--reconciliation-max-in-flight", "4", "--reconciliation-job-timeout", "30s")
 }
 
 func chaosWriterCommand() *cobra.Command {
