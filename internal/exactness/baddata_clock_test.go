@@ -107,7 +107,7 @@ func TestBadDataWorkersClock(t *testing.T) {
 		"an hour behind": -time.Hour, "an hour ahead": time.Hour,
 		"a day behind": -25 * time.Hour, "a week ahead": 7 * 24 * time.Hour,
 	} {
-		t.Run("E8 a batch of a worker whose clock is "+name+" finds its partition, and counts once", func(t *testing.T) {
+		t.Run("E8 a batch finds its partition and counts once, of a worker whose clock is "+name, func(t *testing.T) {
 			t.Parallel()
 			s := shared.stage(t)
 			s.publishes(s.scope(), "1", 10)
