@@ -31,7 +31,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(workerCommand(), migrateCommand(), recoverCommand())
+	root.AddCommand(workerCommand(), migrateCommand(), recoverCommand(), alertsCommand())
 	return root
 }
 

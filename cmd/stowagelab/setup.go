@@ -15,7 +15,7 @@ func setupCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			needs := devstack.Servers()
 			if tests {
-				needs = append(needs, devstack.RaceDetector())
+				needs = append(needs, devstack.RaceDetector(), devstack.Promtool())
 			}
 			return devstack.Setup(cmd.Context(), cmd.OutOrStdout(), needs...)
 		},

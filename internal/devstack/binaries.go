@@ -41,6 +41,11 @@ func RaceDetector() Need {
 	return Need{[]string{"gcc", "libc6-dev"}, func() bool { _, err := exec.LookPath("gcc"); return err == nil }}
 }
 
+// Promtool is what tests the alerting rules.
+func Promtool() Need {
+	return Need{[]string{"prometheus"}, func() bool { _, err := exec.LookPath("promtool"); return err == nil }}
+}
+
 // MissingError says what is not installed, and how to get it.
 type MissingError struct {
 	// Packages are the missing Debian packages.
