@@ -47,6 +47,9 @@ func TestMain(m *testing.M) {
 		runActor()
 		return
 	}
+	if err := fewHistories(); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
