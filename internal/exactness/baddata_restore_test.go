@@ -182,8 +182,11 @@ func (s *servers) backup(t *testing.T, stages ...*stage) string {
 		stage.process.pool.Reset()
 	}
 	name := "backup_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	_, err = server.Exec(context.Background(), fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s`, name, pgx.Identifier{strings.TrimPrefix(live.Path, "/")}.Sanitize()))
-	require.NoError(t, err)
+	copying := fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s`, name, pgx.Identifier{strings.TrimPrefix(live.Path, "/")}.Sanitize())
+	require.Eventually(t, func() bool {
+		_, err := server.Exec(context.Background(), copying)
+		return err == nil
+	}, patience, often, "somebody stays connected to the database")
 	t.Cleanup(func() {
 		_, err := server.Exec(context.Background(), `DROP DATABASE `+name+` WITH (FORCE)`)
 		require.NoError(t, err)
