@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/stowage-dev/stowage/internal/devstack"
 )
@@ -13,6 +14,7 @@ import (
 // process is a worker or a writer.
 type process struct {
 	*devstack.Program
+	began time.Time
 	// testimony is a writer's.
 	testimony *testimony
 }
@@ -108,17 +110,20 @@ func (s *storm) startWriter(number int) (*process, error) {
 	if err := errors.Join(err, write.Close()); err != nil {
 		return nil, errors.Join(err, read.Close())
 	}
-	return &process{Program: program, testimony: s.witness.hear(read)}, nil
+	return &process{Program: program, began: time.Now(), testimony: s.witness.hear(read)}, nil
 }
 
 func (s *storm) startWorker(int) (*process, error) {
 	program, err := devstack.StartProgram("worker", s.Worker())
-	return &process{Program: program}, err
+	return &process{Program: program, began: time.Now()}, err
 }
 
-// The marks in a worker's log: that it has begun to work, and of a panic.
 const (
-	workerStarted  = `msg="worker started"`
+	// workerStart is how long a worker may need to start, in which it ends if a
+	// server is down, as under any supervisor. Some of that is after its log says
+	// that it has started.
+	workerStart = 10 * time.Second
+	// workerPanicked is in the log of one that did.
 	workerPanicked = "panic"
 )
 
@@ -143,27 +148,20 @@ func (s *storm) writerDied(p *process) error {
 
 // workerEnded looks for panics in the log of a worker that is gone.
 func (s *storm) workerEnded(p *process) error {
-	_, err := s.readWorker(p)
-	return err
-}
-
-// workerDied is for one that ended by itself: it may do so only if it could
-// not start because a server was down, as under any supervisor.
-func (s *storm) workerDied(p *process) error {
-	log, err := s.readWorker(p)
-	if err == nil && bytes.Contains(log, []byte(workerStarted)) {
-		s.witness.complain("%v", p.Err())
-	}
-	return err
-}
-
-func (s *storm) readWorker(p *process) ([]byte, error) {
 	log, err := os.ReadFile(p.LogPath())
 	if err != nil {
-		return nil, fmt.Errorf("read the worker's log: %w", err)
+		return fmt.Errorf("read the worker's log: %w", err)
 	}
 	if at := bytes.Index(log, []byte(workerPanicked)); at >= 0 {
 		s.witness.complain("a worker panicked: %.2000s", log[at:])
 	}
-	return log, nil
+	return nil
+}
+
+// workerDied is for one that ended by itself, which none may once it has started.
+func (s *storm) workerDied(p *process) error {
+	if time.Since(p.began) > workerStart {
+		s.witness.complain("%v", p.Err())
+	}
+	return s.workerEnded(p)
 }
