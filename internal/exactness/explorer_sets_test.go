@@ -37,32 +37,29 @@ func sets() []set {
 	passes := script{"pass", []act{passing}}
 	drainsTwice := drains(draining, draining)
 	return []set{
-		{"two drains", 3, []script{drains(draining), drains(draining)}},
-		{"drain, pass", 3, []script{drains(draining), passes}},
-		{"writer, drain", 3, []script{writes(publishing("1")), drainsTwice}},
-		{"writer, pass", 2, []script{passes, writes(publishing("1"))}},
-		{"writer, pass, drain", 2, []script{passes, writes(publishing("1")), drainsTwice}},
-		{"purge, pass, drain", 2, []script{writes(purging("0")), passes, drains(draining)}},
-		{"two drains, pass, writer", 1, []script{drains(draining), passes, writes(publishing("1")), drainsTwice}},
+		{"AC4 E9 two drains", 3, []script{drains(draining), drains(draining)}},
+		{"AC8 E17 drain, pass", 3, []script{drains(draining), passes}},
+		{"AC4 writer, drain", 3, []script{writes(publishing("1")), drainsTwice}},
+		{"E16 writer, pass", 2, []script{passes, writes(publishing("1"))}},
+		{"E16 E17 writer, pass, drain", 2, []script{passes, writes(publishing("1")), drainsTwice}},
+		{"E16 E17 purge, pass, drain", 2, []script{writes(purging("0")), passes, drains(draining)}},
+		{"E9 E16 E17 two drains, pass, writer", 2, []script{drains(draining), passes, writes(publishing("1")), drainsTwice}},
 
-		// [R7]
-		{"two passes", 2, []script{passes, passes}},
-		{"pass, older one", 1, []script{passes, writes(publishing("1")), passes, drainsTwice}},
-		// [R8]
-		{"pass, lost emission", 2, []script{passes, writes(losing("1"))}},
-		{"two passes, lost emission", 1, []script{passes, writes(losing("1")), passes}},
-		// [R2]
-		{"drain, newer claim", 2, []script{drains(draining), {"others", []act{draining, publishing("1"), dying(failpoint.DrainClaimed)}}}},
-		{"drain, emission, newer claim", 2, []script{writes(publishing("1"), publishing("2")), drains(draining), drains(dying(failpoint.DrainCommitted), draining)}},
+		{"R7 two passes", 2, []script{passes, passes}},
+		{"R7 pass, older one", 1, []script{passes, writes(publishing("1")), passes, drainsTwice}},
+		{"R8 pass, lost emission", 2, []script{passes, writes(losing("1"))}},
+		{"R7 R8 two passes, lost emission", 1, []script{passes, writes(losing("1")), passes}},
+		{"R2 E8 drain, newer claim", 2, []script{drains(draining), {"others", []act{draining, publishing("1"), dying(failpoint.DrainClaimed)}}}},
+		{"R2 AC4 drain, emission, newer claim", 2, []script{writes(publishing("1"), publishing("2")), drains(draining), drains(dying(failpoint.DrainCommitted), draining)}},
 
-		{"deletion, drain", 3, []script{writes(deleting, collecting), drains(draining)}},
-		{"deletion, pass", 2, []script{writes(deleting, collecting), passes}},
-		{"deletion, pass, drain", 1, []script{writes(deleting), passes, drains(draining)}},
-		{"deletion, publish", 3, []script{writes(deleting), writes(publishing("1"))}},
-		{"collector, publish of the same blob", 3, []script{writes(purging("0"), collecting), writes(publishing("0"), publishing("1"))}},
+		{"AC35 E12 deletion, drain", 3, []script{writes(deleting), drains(draining)}},
+		{"E12 E16 deletion, pass", 2, []script{writes(deleting), passes}},
+		{"E12 E17 deletion, pass, drain", 1, []script{writes(deleting, collecting), passes, drainsTwice}},
+		{"AC21 deletion, publish", 3, []script{writes(deleting), writes(publishing("1"))}},
+		{"collector, publish of the same blob", 2, []script{writes(purging("0"), collecting), writes(publishing("0"), publishing("1"))}},
 		{"collector, publish of the same blob, pass", 1, []script{writes(purging("0"), collecting), writes(publishing("1")), passes}},
-		{"two purges", 3, []script{writes(purging("0")), writes(purging("0"))}},
-		{"two publishes", 3, []script{writes(publishing("1")), writes(publishing("1"))}},
+		{"AC19 two purges", 3, []script{writes(purging("0")), writes(purging("0"))}},
+		{"AC17 two publishes", 3, []script{writes(publishing("1")), writes(publishing("1"))}},
 	}
 }
 
@@ -74,7 +71,7 @@ func TestExplorer(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
 			n := newExplorer(t, s, set).explore()
-			t.Logf("%d schedules with at most %d delays in %s", n, set.delays, time.Since(began))
+			t.Logf("%d schedules with at most %d delays in %s", n, set.delays, time.Since(began).Round(time.Millisecond))
 		})
 	}
 }

@@ -329,9 +329,10 @@ func (r *run) await() {
 	}
 }
 
-// pollInterval is how often the database is asked who waits. Nothing depends on
-// it but the time that a run takes.
-const pollInterval = 2 * time.Millisecond
+// firstPoll is after how long the database is asked who waits, at first: later
+// polls take twice as long each. Nothing depends on it but the time that a run
+// takes.
+const firstPoll = 2 * time.Millisecond
 
 // settle returns when every actor stands still: at a point, at its end, or
 // blocked in the database by one that does.
@@ -343,7 +344,8 @@ func (r *run) settle() {
 		}
 	}
 	deadline := time.After(patience)
-	poll := time.NewTicker(pollInterval)
+	pause := firstPoll
+	poll := time.NewTimer(pause)
 	defer poll.Stop()
 	for r.count(running) > 0 {
 		select {
@@ -351,6 +353,8 @@ func (r *run) settle() {
 			r.note(e)
 		case <-poll.C:
 			r.poll()
+			pause *= 2
+			poll.Reset(pause)
 		case <-deadline:
 			r.fail("an actor neither goes on nor waits for another one")
 		}
