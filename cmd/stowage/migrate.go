@@ -28,6 +28,7 @@ func migrateCommand() *cobra.Command {
 		migrateDiffCommand(),
 		migrateHashCommand(),
 		migrateSchemaCommand(),
+		migrateRolesCommand(),
 	)
 	return cmd
 }
@@ -69,6 +70,18 @@ func migrateVerifyCommand() *cobra.Command {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), "the database is what the migrations leave")
 		return err
 	})
+}
+
+func migrateRolesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "roles",
+		Short: "Print the SQL that makes the roles and grants each what its programs need",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(cmd.OutOrStdout(), migrate.Roles)
+			return err
+		},
+	}
 }
 
 // onDatabase is a command on one database.

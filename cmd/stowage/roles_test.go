@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/ent/entpublish"
+	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/dbtest"
+	"github.com/stowage-dev/stowage/internal/redistest"
+	"github.com/stowage-dev/stowage/migrate"
+)
+
+// The roles belong to the whole server; only this test makes them.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	s := &services{t: t, url: dbtest.NewEmptyURL(t), redis: redistest.Start(t)}
+	s.pool = dbtest.Open(t, s.url)
+	roles, _, err := run(t, "migrate", "roles")
+	require.NoError(t, err)
+	require.Equal(t, migrate.Roles, roles)
+	s.exec(roles)
+	migrator, writer := s.login("stowage_migrator"), s.login("stowage_writer")
+	worker, reader := s.login("stowage_worker"), s.login("stowage_reader")
+	_, _, err = run(t, "migrate", "apply", "--database-url", migrator)
+	require.NoError(t, err)
+	s.exec(roles)
+	s.exec(roles) // once more changes nothing
+
+	s.url = worker
+	s.start("--reconciliation-staleness", "1s")
+	db, err := entdb.New(entdb.Config{
+		Pool: dbtest.Open(t, writer), Redis: s.redis.Client(t), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close(context.Background())) })
+	namespace := db.Namespace.Create().SetSlug("roles").SaveX(t.Context()).ID
+	repository := db.Repository.Create().SetNamespaceID(namespace).SetName("r").SetFormat(schematype.FormatMaven).SetKind(schematype.KindHosted).SaveX(t.Context()).ID
+	s.writesEverything(db, namespace, repository)
+	s.counted(namespace, repository, 1)
+	require.Eventually(t, func() bool {
+		return s.count(`SELECT count(*) FROM namespace_statistics WHERE last_reconciled_at > 'epoch'`) == 1
+	}, patience, often, "the worker's role cannot reconcile")
+	usage, err := db.NamespaceUsage(t.Context(), namespace)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, usage.Row.Components)
+
+	for role, refused := range map[string][]string{
+		writer: {
+			`UPDATE repositories SET size_bytes = 0`,
+			`UPDATE repositories SET last_reconciled_at = now()`,
+			`UPDATE namespace_statistics SET components_count = 0`,
+			`UPDATE namespace_statistics SET reconciliation_marker = now()`,
+			`INSERT INTO namespace_statistics (namespace_id, components_count) SELECT id, 5 FROM namespaces`,
+			`DELETE FROM namespace_statistics`,
+			`DELETE FROM storage_ledger`,
+			`UPDATE storage_ledger SET bytes = 0`,
+			`DELETE FROM reconciliation_requests`,
+			`DELETE FROM counter_buckets`,
+			`SELECT FROM river.river_job`,
+			`CREATE TABLE public.x ()`,
+			`TRUNCATE npm_versions`,
+		},
+		worker: {
+			`DELETE FROM namespaces`,
+			`UPDATE repositories SET name = 'x'`,
+			`INSERT INTO npm_versions SELECT FROM npm_versions`,
+			`DELETE FROM blob_storage_blobs`,
+			`CREATE TABLE public.x ()`,
+		},
+		reader: {
+			`UPDATE namespace_statistics SET components_count = 0`,
+			`DELETE FROM storage_ledger`,
+			`SELECT FROM river.river_job`,
+		},
+	} {
+		pool := dbtest.Open(t, role)
+		for _, sql := range refused {
+			_, err := pool.Exec(t.Context(), sql)
+			var refusal *pgconn.PgError
+			require.ErrorAs(t, err, &refusal, sql)
+			require.Equal(t, "42501", refusal.Code, "%s: %s", sql, refusal.Message)
+		}
+	}
+	_, err = dbtest.Open(t, reader).Exec(t.Context(), `SELECT FROM namespaces, repositories, namespace_statistics, storage_ledger`)
+	require.NoError(t, err)
+}
+
+// login is the database's URL for a new login that acts as the role.
+func (s *services) login(role string) string {
+	s.t.Helper()
+	name := strings.ReplaceAll(role+"_"+uuid.NewString(), "-", "_")
+	s.exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret' IN ROLE ` + role)
+	s.exec(`ALTER ROLE ` + name + ` SET role = '` + role + `'`)
+	pool := s.pool
+	s.t.Cleanup(func() {
+		_, err := pool.Exec(context.Background(), `DROP ROLE `+name)
+		require.NoError(s.t, err)
+	})
+	u, err := url.Parse(s.url)
+	require.NoError(s.t, err)
+	u.User = url.UserPassword(name, "secret")
+	return u.String()
+}
+
+// writesEverything does all that entpublish can, and leaves one version.
+func (s *services) writesEverything(db *entdb.Client, namespace, repository uuid.UUID) {
+	s.t.Helper()
+	version := func(n string) entpublish.Version {
+		return entpublish.Version{
+			Ref:   entpublish.Ref{RepositoryID: repository, Name: "group:artifact", Version: n},
+			Blobs: []entpublish.Blob{{Digest: schematype.Digest{1}, Size: 10}, {Digest: schematype.Digest{2, n[0]}, Size: 20}},
+		}
+	}
+	steps := []func(context.Context, *entdb.Tx) error{
+		func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, version("1").Ref) },
+		func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, version("1").Ref) },
+		func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Purge(ctx, tx, version("1").Ref) },
+		func(ctx context.Context, tx *entdb.Tx) error {
+			_, err := entpublish.CollectBlobs(ctx, tx, namespace, 0, 10)
+			return err
+		},
+		func(ctx context.Context, tx *entdb.Tx) error {
+			other := tx.Client.Repository.Create().SetNamespaceID(namespace).SetName("other").SetFormat(schematype.FormatNPM).SetKind(schematype.KindHosted).SaveX(ctx).ID
+			return entpublish.DeleteRepository(ctx, tx, other)
+		},
+		func(ctx context.Context, tx *entdb.Tx) error {
+			empty := tx.Namespace.Create().SetSlug("empty").SaveX(ctx)
+			return tx.Namespace.DeleteOne(empty).Exec(ctx)
+		},
+	}
+	for _, n := range []string{"1", "1", "2"} {
+		steps = append([]func(context.Context, *entdb.Tx) error{func(ctx context.Context, tx *entdb.Tx) error {
+			_, err := entpublish.Publish(ctx, tx, version(n))
+			return err
+		}}, steps...)
+	}
+	for _, step := range steps {
+		require.NoError(s.t, db.WithTx(context.Background(), step))
+	}
+}
