@@ -95,6 +95,11 @@ func (s *storm) inject(ctx context.Context, step step) error {
 		return s.loseRedis(ctx, step.down, s.Redis.Rewind)
 	case keepRedis:
 		return s.Redis.Keep()
+	case freezeRedis:
+		if err := s.Redis.Pause(); err != nil {
+			return err
+		}
+		return errors.Join(pause(ctx, step.down), s.Redis.Resume())
 	case cutPostgres:
 		return retry(ctx, s.cutPostgres)
 	case cutRedis:

@@ -22,6 +22,7 @@ const (
 	emptyRedis
 	keepRedis
 	rewindRedis
+	freezeRedis
 	cutRedis
 )
 
@@ -47,6 +48,7 @@ func injections() []injection {
 		{emptyRedis, "Redis restarted, empty", 2, 0.65},
 		// keepRedis is part of each of these.
 		{rewindRedis, "Redis restarted, from an older snapshot", 2, 0.65},
+		{freezeRedis, "Redis frozen", 3, 0.95},
 		{cutRedis, "connections to Redis cut", 6, 0.95},
 	}
 }
