@@ -31,6 +31,53 @@ type world struct {
 	hands  []*hand
 	// ticking is held by the one tick: the job queue lets no two run at once.
 	ticking sync.Mutex
+	pace    pace
+}
+
+// pace lets an actor sleep for a number of steps of the others.
+type pace struct {
+	mu    sync.Mutex
+	wake  sync.Cond
+	awake int
+	steps int
+}
+
+// stepsAsleep are enough for a write, its drain and a pass.
+const stepsAsleep = 6
+
+// start is called before the hands are let loose, with their number.
+func (p *pace) start(hands int) {
+	p.wake.L = &p.mu
+	p.awake = hands
+}
+
+// did is called after each step.
+func (p *pace) did() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps++
+	p.wake.Broadcast()
+}
+
+// left is called when a hand has ended.
+func (p *pace) left() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.awake--
+	p.wake.Broadcast()
+}
+
+// sleep returns when others have made some steps, or when all of them sleep or
+// have ended.
+func (p *pace) sleep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.awake--
+	p.wake.Broadcast()
+	for until := p.steps + stepsAsleep; p.steps < until && p.awake > 0; {
+		p.wake.Wait()
+	}
+	p.awake++
 }
 
 const places = 2

@@ -30,6 +30,8 @@ type op struct {
 	// committed does not fail but is killed.
 	Crash failpoint.Point
 	Kill  bool
+	// Pause is the point where the actor sleeps while others go on.
+	Pause failpoint.Point
 }
 
 // String is short, because histories are long.
@@ -47,6 +49,9 @@ func (o op) String() string {
 	case o.Crash != "":
 		text += " fails at " + string(o.Crash)
 	}
+	if o.Pause != "" {
+		text += " sleeps at " + string(o.Pause)
+	}
 	return text
 }
 
@@ -61,6 +66,7 @@ func (h *hand) do(ctx context.Context, o op) error {
 		"delete repository": h.deleteRepository, "delete namespace": h.deleteNamespace,
 		"drain": h.drain, "expire lease": h.expireLease, "reconcile": h.reconcile, "tick": h.tick,
 	}
+	defer h.pace.did()
 	if err := steps[o.Do](ctx, o); err != nil {
 		return fmt.Errorf("%s: %s: %w", h.name, o, err)
 	}
@@ -76,6 +82,7 @@ func (h *hand) write(ctx context.Context, o op, repos []*repo, fn func(context.C
 	met := map[failpoint.Point]int{}
 	ctx = failpoint.With(ctx, func(_ context.Context, at failpoint.Point) error {
 		met[at]++
+		h.sleep(o, at)
 		switch {
 		case at != o.Crash:
 			return nil
@@ -334,10 +341,18 @@ func (h *hand) empty(ctx context.Context, o op, s *space) (bool, error) {
 	}
 }
 
-// armed fails at the op's point; failed says that it has.
-func armed(ctx context.Context, o op) (_ context.Context, failed *bool) {
+// sleep lets others go on at the op's point.
+func (h *hand) sleep(o op, at failpoint.Point) {
+	if at == o.Pause {
+		h.pace.sleep()
+	}
+}
+
+// armed fails and sleeps at the op's points; failed says that it has failed.
+func (h *hand) armed(ctx context.Context, o op) (_ context.Context, failed *bool) {
 	failed = new(bool)
 	return failpoint.With(ctx, func(_ context.Context, at failpoint.Point) error {
+		h.sleep(o, at)
 		if at != o.Crash {
 			return nil
 		}
@@ -349,7 +364,7 @@ func armed(ctx context.Context, o op) (_ context.Context, failed *bool) {
 // drain works the bucket. One that fails leaves its lease, as if it was killed.
 func (h *hand) drain(ctx context.Context, o op) error {
 	bucket := h.buckets[o.Place]
-	armedCtx, failed := armed(ctx, o)
+	armedCtx, failed := h.armed(ctx, o)
 	err := h.process.drain(armedCtx, bucket)
 	if !*failed {
 		return err
@@ -370,7 +385,7 @@ func (h *hand) reconcile(ctx context.Context, o op) error {
 	h.mu.Lock()
 	losses := s.losses
 	h.mu.Unlock()
-	armedCtx, failed := armed(ctx, o)
+	armedCtx, failed := h.armed(ctx, o)
 	pass, err := h.process.passes.Reconcile(armedCtx, s.id)
 	// A namespace that is deleted under the pass may fail it: the job's next
 	// attempt finds it gone.
@@ -388,7 +403,7 @@ func (h *hand) reconcile(ctx context.Context, o op) error {
 func (h *hand) tick(ctx context.Context, o op) error {
 	h.ticking.Lock()
 	defer h.ticking.Unlock()
-	armedCtx, failed := armed(ctx, o)
+	armedCtx, failed := h.armed(ctx, o)
 	if err := h.process.tick(armedCtx); !*failed {
 		return err
 	}

@@ -39,6 +39,7 @@ func TestHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt, s, buckets)
 		h := w.hand("actor")
+		w.pace.start(1)
 		ops := opOf(steps)
 		rt.Repeat(map[string]func(*rapid.T){
 			"":   func(rt *rapid.T) { require.NoError(rt, w.holds(rt.Context())) },
@@ -112,8 +113,20 @@ func opOf(steps []string) *rapid.Generator[op] {
 			o.Crash = rapid.SampledFrom(points).Draw(rt, "crash")
 			o.Kill = rapid.Bool().Draw(rt, "kill")
 		}
+		if points := unlocked(pointsOf(o.Do)); rapid.IntRange(0, 2).Draw(rt, "sleeps") == 2 && len(points) > 0 {
+			o.Pause = rapid.SampledFrom(points).Draw(rt, "pause")
+		}
 		return o
 	})
+}
+
+// unlocked are the points where an actor keeps nobody waiting.
+func unlocked(points []failpoint.Point) []failpoint.Point {
+	locked := []failpoint.Point{
+		failpoint.WriterWrote, failpoint.DrainLocked, failpoint.DrainEntered, failpoint.PassAdvanced, failpoint.PassLocked,
+		failpoint.PassSnapshot, failpoint.PassRowsLocked, failpoint.PassRowsWritten, failpoint.PassClosed,
+	}
+	return slices.DeleteFunc(slices.Clone(points), func(p failpoint.Point) bool { return slices.Contains(locked, p) })
 }
 
 func pointsOf(step string) []failpoint.Point {
@@ -154,8 +167,10 @@ func newWorld(rt *rapid.T, s *servers, buckets [places]int) *world {
 // play lets the hands loose.
 func (w *world) play(ctx context.Context, histories map[*hand][]op) error {
 	var hands errgroup.Group
+	w.pace.start(len(histories))
 	for h, ops := range histories {
 		hands.Go(func() error {
+			defer w.pace.left()
 			for _, o := range ops {
 				if err := h.do(ctx, o); err != nil {
 					return err
