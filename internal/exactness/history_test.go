@@ -210,16 +210,17 @@ func (w *world) holds(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		totals, err := w.totals(ctx, s, accounts)
+		totals, known, err := w.totals(ctx, s, accounts)
 		if err != nil {
 			return err
 		}
+		known = known && s.losses == s.healed
 		expected := w.expected(s)
 		if len(accounts) != len(expected) {
 			return fmt.Errorf("%s: rows of %d scopes, there are %d", s.id, len(accounts), len(expected))
 		}
 		for scope, a := range accounts {
-			if a.recounted != expected[scope] || a.row != a.entered || s.losses == s.healed && totals[scope] != expected[scope] {
+			if a.recounted != expected[scope] || a.row != a.entered || known && totals[scope] != expected[scope] {
 				return fmt.Errorf("%s: expected %v, row and buffer make up %v, %s", scope.Kind, expected[scope], totals[scope], a)
 			}
 		}
@@ -227,9 +228,9 @@ func (w *world) holds(ctx context.Context) error {
 	return nil
 }
 
-// totals are rows and buffers as the product adds them up.
-func (w *world) totals(ctx context.Context, s *space, of map[accounting.Scope]account) (map[accounting.Scope]accounting.Counters, error) {
-	totals := map[accounting.Scope]accounting.Counters{}
+// totals are rows and buffers as the product adds them up; known is false while
+// its breaker keeps it from asking Redis.
+func (w *world) totals(ctx context.Context, s *space, of map[accounting.Scope]account) (totals map[accounting.Scope]accounting.Counters, known bool, err error) {
 	var repositories []uuid.UUID
 	for scope := range of {
 		if scope.Kind == accounting.KindRepository {
@@ -238,18 +239,19 @@ func (w *world) totals(ctx context.Context, s *space, of map[accounting.Scope]ac
 	}
 	found, err := w.process.db.RepositoryUsages(ctx, repositories)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	totals, known = map[accounting.Scope]accounting.Counters{}, true
 	for id, usage := range found {
 		totals[accounting.RepositoryScope(s.id, id)] = accounting.Counters(usage.Total())
+		known = known && usage.PendingKnown
 	}
 	own, err := w.process.db.NamespaceUsage(ctx, s.id)
-	if err == nil {
-		totals[accounting.NamespaceScope(s.id)] = accounting.Counters(own.Total())
-	} else if errors.Is(err, entdb.ErrNotFound) {
-		err = nil
+	if errors.Is(err, entdb.ErrNotFound) {
+		return totals, known, nil
 	}
-	return totals, err
+	totals[accounting.NamespaceScope(s.id)] = accounting.Counters(own.Total())
+	return totals, known && own.PendingKnown, err
 }
 
 // quiesce ends a history: requests are written, buffers drained, and what needs
