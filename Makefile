@@ -13,7 +13,7 @@ TESTFLAGS := -tags failpoint -race -count=1 -timeout 20m -vet=off -ldflags=-w
 
 .PHONY: help
 help: ## Show the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z/-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: demo
 demo: build ## Set-up, then the main job on throw-away PostgreSQL and Redis
@@ -30,6 +30,13 @@ test: build-lab ## Set-up, then all tests, with the race detector
 	$(LAB) setup --tests
 	$(LAB) run -- go test $(TESTFLAGS) ./...
 	$(LAB) run -- go -C testdata/importer run .
+
+# One package at a time and few tests at once: a server with stock settings takes
+# 100 connections.
+.PHONY: migrate/matrix
+migrate/matrix: build-lab ## Set-up, then the tests of the migrations on every version of PostgreSQL, and a table of timings
+	$(LAB) setup --tests --postgres
+	$(LAB) matrix -- go test $(TESTFLAGS) -p 1 -parallel 4 ./migrate ./internal/schemadiff ./internal/rivermigration
 
 .PHONY: build
 build: build-lab ## Build bin/stowage and bin/stowagelab
@@ -84,7 +91,7 @@ $(LINTER): internal/tools/go.mod internal/tools/go.sum
 	touch $@
 
 .PHONY: ci
-ci: test lint check demo chaos ## All that a change must pass
+ci: test migrate/matrix lint check demo chaos ## All that a change must pass
 
 .PHONY: clean
 clean: ## Remove what was built

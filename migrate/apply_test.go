@@ -134,18 +134,6 @@ func TestApplyFails(t *testing.T) {
 		require.NoError(t, migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{}))
 		require.Equal(t, 1, value[int](t, pool, "SELECT count(*) FROM b"))
 	})
-	t.Run("on a table's lock soon, saying what to do", func(t *testing.T) {
-		t.Parallel()
-		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
-		exec(t, pool, "CREATE TABLE a (id int)")
-		tx := begin(t, pool, pgx.TxOptions{})
-		exec(t, tx, "LOCK TABLE a")
-		dir := newDir(t, map[string]string{"1_a.sql": "ALTER TABLE a ADD COLUMN b int;"})
-		err := migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{LockTimeout: 50 * time.Millisecond})
-		require.ErrorContains(t, err, "another transaction held a lock for longer than 50ms")
-		require.NoError(t, tx.Rollback(t.Context()))
-		require.NoError(t, migrate.ApplyDir(bounded(t), pool, dir, migrate.Options{}))
-	})
 	t.Run("when its context ends in the middle, and leaves nothing of that file", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"io/fs"
 
 	atlas "ariga.io/atlas/sql/migrate"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,6 +11,11 @@ import (
 // ApplyDir is Apply with a directory of the test's own.
 func ApplyDir(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir, opts Options) error {
 	return apply(ctx, pool, dir, opts)
+}
+
+// DownDir is Down with a directory of the test's own, and its down files.
+func DownDir(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir, downs fs.FS, opts DownOptions) error {
+	return down(ctx, pool, dir, downs, opts)
 }
 
 // Load reads a directory as the embedded one is read.

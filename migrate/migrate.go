@@ -12,12 +12,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"regexp"
 	"time"
 
 	atlas "ariga.io/atlas/sql/migrate"
 	"ariga.io/atlas/sql/postgres"
 	"ariga.io/atlas/sql/schema"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -32,10 +32,11 @@ const DefaultLockTimeout = 5 * time.Second
 type Options struct {
 	// To is the version to stop after. Empty means the newest.
 	To string
-	// Logger gets one record for each migration applied. Nil means none.
+	// Logger gets one record for each migration applied, and one for each time
+	// that one is tried again. Nil means none.
 	Logger *slog.Logger
-	// LockTimeout bounds each wait for a table's lock. Zero means
-	// DefaultLockTimeout.
+	// LockTimeout bounds each wait for a table's lock, in whole milliseconds. Zero
+	// means DefaultLockTimeout.
 	LockTimeout time.Duration
 }
 
@@ -44,6 +45,11 @@ type Options struct {
 // Apply again goes on from it. Only a migration that says "atlas:txmode none"
 // runs without a transaction and may be left half done; the next call continues
 // at the statement that failed.
+//
+// A migration that waits for a table's lock longer than LockTimeout is tried
+// again a few times: Logger gets a record that names the sessions that hold it,
+// and so does the error in the end. For that it takes a second connection of
+// pool, if there is one.
 //
 // Several callers may run at once, also beside the Atlas CLI: an advisory lock
 // lets one work while the others wait, until ctx ends. The lock belongs to a
@@ -57,44 +63,64 @@ func Apply(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 }
 
 func apply(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir, opts Options) error {
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
+	m := newMigrator(pool, dir, opts.Logger, opts.LockTimeout)
+	return m.work(ctx, func() error { return m.applyPending(ctx, opts.To) })
+}
+
+// migrator is the one at work on a database.
+type migrator struct {
+	pool        *pgxpool.Pool
+	conn        *sql.Conn // while it works
+	dir         atlas.Dir
+	logger      *slog.Logger
+	lockTimeout time.Duration
+}
+
+func newMigrator(pool *pgxpool.Pool, dir atlas.Dir, logger *slog.Logger, lockTimeout time.Duration) *migrator {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
-	if opts.LockTimeout == 0 {
-		opts.LockTimeout = DefaultLockTimeout
+	if lockTimeout == 0 {
+		lockTimeout = DefaultLockTimeout
 	}
-	return withSession(ctx, pool, func(conn *sql.Conn) error {
+	return &migrator{pool: pool, dir: dir, logger: logger, lockTimeout: lockTimeout}
+}
+
+// work runs fn when no other migrator is at work, on a session of its own.
+func (m *migrator) work(ctx context.Context, fn func() error) error {
+	return withSession(ctx, m.pool, func(conn *sql.Conn) error {
 		if err := lock(ctx, conn); err != nil {
 			return err
 		}
-		if err := setLockTimeout(ctx, conn, opts.LockTimeout); err != nil {
+		if err := setLockTimeout(ctx, conn, m.lockTimeout); err != nil {
 			return err
 		}
 		if err := createRevisions(ctx, conn); err != nil {
 			return err
 		}
-		return applyPending(ctx, conn, dir, opts)
+		m.conn = conn
+		return fn()
 	})
 }
 
-func applyPending(ctx context.Context, conn *sql.Conn, dir atlas.Dir, opts Options) error {
-	pending, err := pendingFiles(ctx, conn, dir)
+func (m *migrator) applyPending(ctx context.Context, to string) error {
+	pending, err := pendingFiles(ctx, m.conn, m.dir)
 	if err != nil {
 		return err
 	}
-	pending, err = upTo(pending, dir, opts.To)
+	pending, err = upTo(pending, m.dir, to)
 	if err != nil {
 		return err
 	}
 	for _, file := range pending {
 		start := time.Now()
-		if err := applyFile(ctx, conn, dir, file); err != nil {
-			return explain(file, opts.LockTimeout, err)
+		if err := m.retry(ctx, file.Name(), func() error { return m.applyFile(ctx, file) }); err != nil {
+			return fmt.Errorf("migration %s: %w", file.Name(), err)
 		}
-		opts.Logger.InfoContext(ctx, "migration applied", "version", file.Version(), "description", file.Desc(), "duration", time.Since(start))
+		m.logger.InfoContext(ctx, "migration applied", "version", file.Version(), "description", file.Desc(), "duration", time.Since(start))
 	}
 	if len(pending) == 0 {
-		opts.Logger.InfoContext(ctx, "no migration is pending")
+		m.logger.InfoContext(ctx, "no migration is pending")
 	}
 	return nil
 }
@@ -125,27 +151,42 @@ func upTo(pending []atlas.File, dir atlas.Dir, version string) ([]atlas.File, er
 	return pending[:after+1], nil
 }
 
-func applyFile(ctx context.Context, conn *sql.Conn, dir atlas.Dir, file atlas.File) error {
+func (m *migrator) applyFile(ctx context.Context, file atlas.File) error {
 	if withoutTx(file) {
-		return execute(ctx, conn, dir, file)
+		if err := dropInvalidIndexes(ctx, m.conn, file); err != nil {
+			return err
+		}
+		return execute(ctx, m.conn, m.dir, file)
 	}
-	tx, err := conn.BeginTx(ctx, nil)
+	return m.inTx(ctx, func(tx *sql.Tx) error { return execute(ctx, tx, m.dir, file) })
+}
+
+func (m *migrator) inTx(ctx context.Context, fn func(*sql.Tx) error) error {
+	tx, err := m.conn.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := execute(ctx, tx, dir, file); err != nil {
-		_ = tx.Rollback() // the session is closed next, which rolls back too
+	if err := fn(tx); err != nil {
+		// When the rollback fails, the session is broken; it is closed in the end,
+		// which rolls back too.
+		_ = tx.Rollback()
 		return err
 	}
 	return tx.Commit()
 }
 
+// execute runs a file, or the rest of it. Of a statement's failure it leaves out
+// what only follows from it.
 func execute(ctx context.Context, db schema.ExecQuerier, dir atlas.Dir, file atlas.File) error {
 	executor, err := newExecutor(db, dir)
 	if err != nil {
 		return err
 	}
-	return executor.Execute(ctx, file)
+	err = executor.Execute(ctx, file)
+	if failed, ok := errors.AsType[*atlas.StmtExecError](err); ok {
+		return failed
+	}
+	return err
 }
 
 func newExecutor(db schema.ExecQuerier, dir atlas.Dir) (*atlas.Executor, error) {
@@ -166,17 +207,33 @@ func withoutTx(file atlas.File) bool {
 	return len(modes) == 1 && modes[0] == "none"
 }
 
-// explain names the file, and the way out of the failure that operators meet
-// most. It leaves out what only follows from the statement's failure.
-func explain(file atlas.File, lockTimeout time.Duration, err error) error {
-	const lockNotAvailable = "55P03"
-	if failed, ok := errors.AsType[*atlas.StmtExecError](err); ok {
-		err = failed
+var concurrentIndex = regexp.MustCompile(`(?i)^CREATE\s+(?:UNIQUE\s+)?INDEX\s+CONCURRENTLY\s+(?:IF\s+NOT\s+EXISTS\s+)?"?(\w+)`)
+
+// dropInvalidIndexes removes what a CREATE INDEX CONCURRENTLY of the file left
+// when it failed or its migrator was killed: an index that serves no query, and
+// whose name is in the way of the next attempt.
+func dropInvalidIndexes(ctx context.Context, db schema.ExecQuerier, file atlas.File) error {
+	stmts, err := file.StmtDecls()
+	if err != nil {
+		return err
 	}
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == lockNotAvailable {
-		return fmt.Errorf("migration %s: another transaction held a lock for longer than %s; wait for it or end it (pg_locks, pg_stat_activity), then apply again: %w", file.Name(), lockTimeout, err)
+	for _, stmt := range stmts {
+		name := concurrentIndex.FindStringSubmatch(stmt.Text)
+		if name == nil {
+			continue
+		}
+		invalid, err := exists(ctx, db, "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(quote_ident($1)) AND NOT indisvalid)", name[1])
+		if err != nil {
+			return err
+		}
+		if !invalid {
+			continue
+		}
+		if _, err := db.ExecContext(ctx, `DROP INDEX CONCURRENTLY "`+name[1]+`"`); err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("migration %s: %w", file.Name(), err)
+	return nil
 }
 
 // directory is the embedded directory, as the library wants it: checked

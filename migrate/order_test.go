@@ -61,18 +61,29 @@ func TestD5EachMigrationRunsAgainstRowsMadeBeforeIt(t *testing.T) {
 	})
 }
 
-func TestD5AddColumnRewritesNothing(t *testing.T) {
+func TestD5NothingIsRewrittenOfAHundredThousand(t *testing.T) {
 	t.Parallel()
-	pool := migratedTo(t, versionStatistics)
-	namespace := newNamespace(t, pool)
-	exec(t, pool, "INSERT INTO repositories (id, namespace_id, name, format, kind) SELECT gen_random_uuid(), $1, n::text, 1, 1 FROM generate_series(1, 100000) AS n", namespace)
-	const filenode = "SELECT pg_relation_filenode('repositories')"
-	before := value[uint32](t, pool, filenode)
+	const rows = 100_000
+	pool := migratedTo(t, versionNamespaces)
+	exec(t, pool, `WITH made AS (INSERT INTO namespaces (id, slug) SELECT gen_random_uuid(), n::text FROM generate_series(1, $1::int) AS n RETURNING id)
+		INSERT INTO repositories (id, namespace_id, name, format, kind) SELECT gen_random_uuid(), id, 'repository', 1, 1 FROM made`, rows)
+	const files = "SELECT pg_relation_filenode('namespaces') || ' ' || pg_relation_filenode('repositories')"
+	before := value[string](t, pool, files)
 
-	advance(t, pool, versionLastReconciled)
+	for _, version := range []string{versionStatistics, versionLastReconciled, versionContent, versionBlobs, versionAccounting, versionRiver} {
+		t.Run("D5 "+version, func(t *testing.T) {
+			advance(t, pool, version)
+			require.Equal(t, before, value[string](t, pool, files))
+		})
+	}
+	require.Equal(t, rows, value[int](t, pool, "SELECT count(*) FROM repositories WHERE last_reconciled_at = 'epoch'"))
+	require.Equal(t, rows, value[int](t, pool, "SELECT count(*) FROM namespaces JOIN namespace_statistics ON namespace_id = id WHERE components_count = 0"))
+}
 
-	require.Equal(t, before, value[uint32](t, pool, filenode))
-	require.Equal(t, 100_000, value[int](t, pool, "SELECT count(*) FROM repositories WHERE last_reconciled_at = 'epoch'"))
+func TestD5StockSettings(t *testing.T) {
+	t.Parallel()
+	pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
+	require.Equal(t, "64", value[string](t, pool, "SHOW max_locks_per_transaction"), "the suite proves too little where migrations may lock more")
 }
 
 func TestD5Order(t *testing.T) {

@@ -40,7 +40,12 @@ func createRevisions(ctx context.Context, db schema.ExecQuerier) error {
 }
 
 func revisionsExist(ctx context.Context, db schema.ExecQuerier) (bool, error) {
-	rows, err := db.QueryContext(ctx, "SELECT to_regclass('public.atlas_schema_revisions') IS NOT NULL")
+	return exists(ctx, db, "SELECT to_regclass('public.atlas_schema_revisions') IS NOT NULL")
+}
+
+// exists asks for one boolean.
+func exists(ctx context.Context, db schema.ExecQuerier, query string, args ...any) (bool, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return false, err
 	}

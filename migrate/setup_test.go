@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -20,7 +21,28 @@ import (
 	"github.com/stowage-dev/stowage/migrate"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asMigrator holds the URL of the database that the test binary migrates instead
+// of running tests, so that a test can kill it.
+const asMigrator = "STOWAGE_TEST_AS_MIGRATOR"
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(asMigrator); url != "" {
+		if err := beMigrator(url); err != nil {
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func beMigrator(url string) error {
+	pool, err := pgxpool.New(context.Background(), url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return migrate.Apply(context.Background(), pool, migrate.Options{LockTimeout: time.Hour})
+}
 
 // The versions of the directory, by what they make.
 const (
@@ -33,7 +55,7 @@ const (
 	versionRiver          = "20261130100007"
 )
 
-//go:embed migrations
+//go:embed migrations down
 var directory embed.FS
 
 // execer is a pool, a connection or a transaction.

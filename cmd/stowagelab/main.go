@@ -32,7 +32,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(setupCommand(), runCommand(), demoCommand(), chaosCommand(), chaosWriterCommand())
+	root.AddCommand(setupCommand(), runCommand(), matrixCommand(), demoCommand(), chaosCommand(), chaosWriterCommand())
 	return root
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 func setupCommand() *cobra.Command {
-	var tests bool
+	var tests, postgres bool
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Install what is missing on this machine (as root), or say which packages to install",
@@ -17,9 +17,17 @@ func setupCommand() *cobra.Command {
 			if tests {
 				needs = append(needs, devstack.RaceDetector(), devstack.Promtool())
 			}
-			return devstack.Setup(cmd.Context(), cmd.OutOrStdout(), needs...)
+			if postgres {
+				needs = append(needs, devstack.Npm())
+			}
+			err := devstack.Setup(cmd.Context(), cmd.OutOrStdout(), needs...)
+			if err != nil || !postgres {
+				return err
+			}
+			return devstack.FetchPostgres(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&tests, "tests", false, "also what the tests need beside the servers")
+	cmd.Flags().BoolVar(&postgres, "postgres", false, "also a PostgreSQL of each version that migrations are tested on, for stowagelab matrix")
 	return cmd
 }

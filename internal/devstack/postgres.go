@@ -14,8 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresOptions choose how a throw-away PostgreSQL treats its files.
+// PostgresOptions choose the version of a throw-away PostgreSQL and its settings.
 type PostgresOptions struct {
+	// Version is one of PostgresVersions, which FetchPostgres has fetched. Zero
+	// means the server that is installed on this machine.
+	Version int
+	// Stock leaves every setting but the address at its default, which Durable
+	// is part of.
+	Stock bool
 	// Durable leaves fsync and full_page_writes on, as in production, so that
 	// the speed of commits is a real one. Without it nothing survives a crash
 	// of the machine, which is all that tests need.
@@ -39,7 +45,7 @@ type Postgres struct {
 // As root it runs under the user postgres, else nobody, because PostgreSQL
 // refuses root. ctx bounds the start, not the server's life; Close ends that.
 func StartPostgres(ctx context.Context, opts PostgresOptions) (*Postgres, error) {
-	bin, err := findPostgres()
+	bin, err := opts.bin()
 	if err != nil {
 		return nil, err
 	}
@@ -57,13 +63,29 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (*Postgres, error)
 		return nil, errors.Join(err, port.release())
 	}
 	p := &Postgres{opts: opts, bin: bin, account: account, port: port, scratch: s}
-	if err := p.initdb(ctx); err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	if err := p.start(ctx); err != nil {
+	if err := p.bringUp(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
+}
+
+func (p *Postgres) bringUp(ctx context.Context) error {
+	if err := p.giveFolder(); err != nil {
+		return err
+	}
+	if err := p.initdb(ctx); err != nil {
+		return err
+	}
+	return p.start(ctx)
+}
+
+// bin is the folder of the server's programs.
+func (o PostgresOptions) bin() (string, error) {
+	if o.Version == 0 {
+		return findPostgres()
+	}
+	native, err := fetchedPostgres(o.Version)
+	return filepath.Join(native, "bin"), err
 }
 
 // URL is the address of the maintenance database for the superuser.
@@ -114,12 +136,25 @@ func (p *Postgres) start(ctx context.Context) error {
 
 func (p *Postgres) data() string { return p.scratch.path("data") }
 
-func (p *Postgres) initdb(ctx context.Context) error {
-	if p.account != nil {
-		if err := os.Chown(p.scratch.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
-			return err
-		}
+// giveFolder lets the server's account work in the server's folder, and gives it
+// a copy of a fetched server: it may not enter the cache folder of root.
+func (p *Postgres) giveFolder() error {
+	if p.account == nil {
+		return nil
 	}
+	if err := os.Chown(p.scratch.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
+		return err
+	}
+	if p.opts.Version == 0 {
+		return nil
+	}
+	programs := p.scratch.path("programs")
+	native := filepath.Dir(p.bin)
+	p.bin = filepath.Join(programs, "bin")
+	return os.CopyFS(programs, os.DirFS(native))
+}
+
+func (p *Postgres) initdb(ctx context.Context) error {
 	cmd := p.command("initdb",
 		"--pgdata", p.data(), "--username", "postgres", "--auth", "trust",
 		"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
@@ -130,17 +165,19 @@ func (p *Postgres) initdb(ctx context.Context) error {
 	return proc.wait(ctx)
 }
 
-// serverArgs are stock settings but for the address, more connections (tests of
-// several packages share one server) and, if asked for, durability.
+// serverArgs are stock settings but for the address and, unless asked for, more
+// connections (tests of several packages share one server) and no durability.
 func (p *Postgres) serverArgs() []string {
 	settings := []string{
 		"listen_addresses=127.0.0.1",
 		"port=" + strconv.Itoa(p.port.number),
 		// A socket's path would have to fit in 107 bytes; TMPDIR may be longer.
 		"unix_socket_directories=",
-		"max_connections=500",
 	}
-	if !p.opts.Durable {
+	if !p.opts.Stock {
+		settings = append(settings, "max_connections=500")
+	}
+	if !p.opts.Stock && !p.opts.Durable {
 		settings = append(settings, "fsync=off", "full_page_writes=off")
 	}
 	args := []string{"-D", p.data()}
