@@ -25,6 +25,7 @@ func migrateCommand() *cobra.Command {
 		migrateApplyCommand(),
 		migrateStatusCommand(),
 		migrateVerifyCommand(),
+		migrateDownCommand(),
 		migrateDiffCommand(),
 		migrateHashCommand(),
 		migrateSchemaCommand(),
@@ -40,8 +41,12 @@ func migrateApplyCommand() *cobra.Command {
 		return migrate.Apply(cmd.Context(), pool, opts)
 	})
 	cmd.Flags().StringVar(&opts.To, "to", "", "version to stop after (default the newest)")
-	cmd.Flags().DurationVar(&opts.LockTimeout, "lock-timeout", migrate.DefaultLockTimeout, "how long a migration waits for a table's lock")
+	lockTimeoutFlag(cmd, &opts.LockTimeout)
 	return cmd
+}
+
+func lockTimeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
+	cmd.Flags().DurationVar(timeout, "lock-timeout", migrate.DefaultLockTimeout, "how long a migration waits for a table's lock before it is tried again, a few times")
 }
 
 func migrateStatusCommand() *cobra.Command {
@@ -82,6 +87,19 @@ func migrateRolesCommand() *cobra.Command {
 			return err
 		},
 	}
+}
+
+func migrateDownCommand() *cobra.Command {
+	var opts migrate.DownOptions
+	cmd := onDatabase("down", "Take back the newest migration: for development and tests", func(cmd *cobra.Command, pool *pgxpool.Pool) error {
+		opts.Logger = newLogger(cmd)
+		return migrate.Down(cmd.Context(), pool, opts)
+	})
+	cmd.Long = "Takes back the newest migration of this build. For development and tests: in\n" +
+		"production the next migration undoes what one did. It refuses to lose rows."
+	cmd.Flags().BoolVar(&opts.AllowDataLoss, "allow-data-loss", false, "take it back with the rows that it holds")
+	lockTimeoutFlag(cmd, &opts.LockTimeout)
+	return cmd
 }
 
 // onDatabase is a command on one database.

@@ -37,6 +37,10 @@ func TestMigrateOnADatabase(t *testing.T) {
 		{name: "apply again", args: "apply", stderr: "no migration is pending"},
 		{name: "status afterwards", args: "status", stdout: "20261130100007  create_river"},
 		{name: "verify afterwards", args: "verify", stdout: "the database is what the migrations leave"},
+		{name: "down", args: "down", stderr: "migration taken back"},
+		{name: "status after down", args: "status", stdout: "create_river                         pending"},
+		{name: "down again", args: "down --allow-data-loss", fails: "only the newest"},
+		{name: "apply after down", args: "apply", stderr: "description=create_river"},
 		{name: "an unknown version", args: "apply --to 1", fails: `version "1"`},
 	}
 	for _, step := range steps {
