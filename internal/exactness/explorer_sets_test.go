@@ -50,7 +50,7 @@ func sets() []set {
 		{"R8 pass, lost emission", 2, []script{passes, writes(losing("1"))}},
 		{"R7 R8 two passes, lost emission", 1, []script{passes, writes(losing("1")), passes}},
 		{"R2 E8 drain, newer claim", 2, []script{drains(draining), {"others", []act{draining, publishing("1"), dying(failpoint.DrainClaimed)}}}},
-		{"R2 AC4 drain, emission, newer claim", 2, []script{writes(publishing("1"), publishing("2")), drains(draining), drains(dying(failpoint.DrainCommitted), draining)}},
+		{"R2 AC4 drain, emission, newer claim", 2, []script{drains(draining), writes(publishing("1"), publishing("2")), drains(dying(failpoint.DrainCommitted), draining)}},
 
 		{"AC35 E12 deletion, drain", 3, []script{writes(deleting), drains(draining)}},
 		{"E12 E16 deletion, pass", 2, []script{writes(deleting), passes}},

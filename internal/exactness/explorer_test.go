@@ -464,7 +464,7 @@ func (r *run) fail(problem string) {
 	r.t.Helper()
 	var steps, choices []string
 	for _, c := range r.trace {
-		steps = append(steps, fmt.Sprintf("  %s from %s", r.actors[c.chosen].name, c.at))
+		steps = append(steps, fmt.Sprintf("  %d %s from %s", c.chosen, r.actors[c.chosen].name, c.at))
 		choices = append(choices, strconv.Itoa(c.chosen))
 	}
 	require.FailNow(r.t, problem, "the schedule:\n%s\nplay it again:\n  %s=%s go test -tags failpoint ./internal/exactness -run '%s'",
