@@ -387,9 +387,7 @@ func (h *hand) reconcile(ctx context.Context, o op) error {
 	h.mu.Unlock()
 	armedCtx, failed := h.armed(ctx, o)
 	pass, err := h.process.passes.Reconcile(armedCtx, s.id)
-	// A namespace that is deleted under the pass may fail it: the job's next
-	// attempt finds it gone.
-	if *failed || pgdb.IsForeignKeyViolation(err) && h.left(s.repo(0)) {
+	if *failed {
 		return nil
 	}
 	if pass.Result == metrics.PassDone {

@@ -79,6 +79,9 @@ func mark(ctx context.Context, db pgdb.Beginner, scan pgx.Tx, namespace uuid.UUI
 	switch {
 	case pgdb.IsLockTimeout(err):
 		return 0, fmt.Errorf("mark: %w: %w", errBusy, err)
+	case pgdb.IsForeignKeyViolation(err):
+		// Deleted while its row was made. A pass of its request will drop that.
+		return 0, errGone
 	case err != nil:
 		return 0, fmt.Errorf("mark: %w", err)
 	case gone:

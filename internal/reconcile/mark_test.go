@@ -52,6 +52,22 @@ func TestMark(t *testing.T) {
 	t.Parallel()
 	all := newWorld(t)
 
+	t.Run("a namespace that is deleted while the pass makes its statistics row is gone", func(t *testing.T) {
+		w := all.in(t)
+		namespace := w.namespace()
+		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = $1`, namespace)
+		deleter, err := w.pool.Begin(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = deleter.Rollback(context.Background()) })
+		_, err = deleter.Exec(t.Context(), `DELETE FROM namespaces WHERE id = $1`, namespace)
+		require.NoError(t, err)
+
+		pass := startPass(t.Context(), w.patient(w.pool), namespace)
+		w.waitBlocked()
+		require.NoError(t, deleter.Commit(t.Context()))
+		require.Equal(t, metrics.PassGone, pass.wait(t).Result)
+	})
+
 	t.Run("R5 the snapshot holds what a writer with the old marker commits while the pass waits for it", func(t *testing.T) {
 		w := all.in(t)
 		namespace := w.namespace()
