@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
-	"github.com/coder/quartz"
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 	"github.com/riverqueue/river"
@@ -73,11 +73,11 @@ func failing(at failpoint.Point) failpoint.Hook {
 
 // tick works one tick. Nobody works the jobs that it inserts.
 func (p *process) tick(ctx context.Context) error {
-	client, err := river.NewClient(riverpgxv5.New(p.pool), &river.Config{Schema: "river"})
+	client, err := river.NewClient(riverpgxv5.New(p.pool.Pool), &river.Config{Schema: "river"})
 	if err != nil {
 		return err
 	}
-	job := &river.Job[drain.TickArgs]{JobRow: &rivertype.JobRow{ScheduledAt: quartz.NewReal().Now()}}
+	job := &river.Job[drain.TickArgs]{JobRow: &rivertype.JobRow{ScheduledAt: time.Now()}}
 	return p.ticks.Work(rivertest.WorkContext(ctx, client), job)
 }
 
@@ -119,11 +119,15 @@ func actInChild(ctx context.Context) error {
 		return err
 	}
 	defer redis.Close()
-	p, err := openProcess(ctx, "child", os.Getenv(databaseVariable), redis, quartz.NewReal())
+	pool, err := connect(ctx, "child", os.Getenv(databaseVariable))
 	if err != nil {
 		return err
 	}
-	defer p.pool.Close()
+	defer pool.Close()
+	p, err := openProcess(pool, redis)
+	if err != nil {
+		return err
+	}
 	namespace, err := uuid.Parse(os.Getenv(namespaceVariable))
 	if err != nil {
 		return err
@@ -171,6 +175,6 @@ func (s *servers) blocked(t testing.TB, waiting, holding *process) (is bool) {
 	require.NoError(t, s.pool.QueryRow(context.Background(), `
 		SELECT EXISTS (
 			SELECT FROM pg_stat_activity w JOIN pg_stat_activity h ON h.pid = ANY (pg_blocking_pids(w.pid))
-			WHERE w.application_name = $1 AND h.application_name = $2)`, waiting.name, holding.name).Scan(&is))
+			WHERE w.application_name = $1 AND h.application_name = $2)`, waiting.pool.name, holding.pool.name).Scan(&is))
 	return is
 }

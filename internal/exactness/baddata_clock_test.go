@@ -185,7 +185,7 @@ func batchOf(t time.Time) uuid.UUID {
 // drainsAt is a worker with another clock and the stage's metrics.
 func (s *stage) drainsAt(clock quartz.Clock) *drain.BucketWorker {
 	return drain.NewBucketWorker(drain.DefaultConfig(), drain.Dependencies{
-		Pool: s.process.pool, Buffer: s.buffer, Metrics: s.metrics, Log: slog.New(slog.DiscardHandler), Clock: clock,
+		Pool: s.process.pool.Pool, Buffer: s.buffer, Metrics: s.metrics, Log: slog.New(slog.DiscardHandler), Clock: clock,
 	})
 }
 
@@ -194,7 +194,7 @@ func (s *stage) passLogged() string {
 	s.t.Helper()
 	var log strings.Builder
 	worker := reconcile.NewNamespace(
-		reconcile.Deps{Pool: s.process.pool, Buffer: s.buffer, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.NewTextHandler(&log, nil))},
+		reconcile.Deps{Pool: s.process.pool.Pool, Buffer: s.buffer, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.NewTextHandler(&log, nil))},
 		reconcile.Config{MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute})
 	pass, err := worker.Reconcile(context.Background(), s.namespace)
 	require.NoError(s.t, err)

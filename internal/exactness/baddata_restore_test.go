@@ -132,6 +132,7 @@ func newRestored(t *testing.T) *restored {
 	forget(before[0], before[1], before[2], before[3])
 
 	now := &servers{databaseURL: backup, redisAddress: lost.redisAddress, redis: lost.redis, taken: lost.taken, pool: dbtest.Open(t, backup)}
+	t.Cleanup(now.closeIdle)
 	var after [5]*stage
 	for i, s := range before {
 		after[i] = &stage{servers: now, process: now.process(t), t: t, namespace: s.namespace, repositories: s.repositories, bucket: s.bucket}

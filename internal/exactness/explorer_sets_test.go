@@ -148,7 +148,7 @@ func sizeOfBlob(version string) int64 {
 func losing(version string) act {
 	return func(_ context.Context, a *player) error {
 		db, err := entdb.New(entdb.Config{
-			Pool: a.process.pool, Redis: a.process.redis, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+			Pool: a.process.pool.Pool, Redis: a.process.redis, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
 		if err != nil {
 			return err

@@ -377,9 +377,9 @@ func (r *run) poll() {
 	still := map[string]bool{}
 	for _, a := range r.actors {
 		if a.condition == running {
-			names = append(names, a.process.name)
+			names = append(names, a.process.pool.name)
 		} else {
-			still[a.process.name] = true
+			still[a.process.pool.name] = true
 		}
 	}
 	waits := r.waits(names)

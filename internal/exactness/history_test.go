@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/coder/quartz"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -155,12 +154,9 @@ func newWorld(rt *rapid.T, s *servers, buckets [places]int) *world {
 	if rapid.Bool().Draw(rt, "one bucket") {
 		buckets[1] = buckets[0]
 	}
-	p, err := openProcess(context.Background(), uuid.NewString(), s.databaseURL+"&pool_max_conns=30", s.redis, quartz.NewReal())
+	p, err := s.startProcess()
 	require.NoError(rt, err)
-	rt.Cleanup(func() {
-		_ = p.db.Close(context.Background())
-		p.pool.Close()
-	})
+	rt.Cleanup(func() { require.NoError(rt, s.endProcess(p)) })
 	return &world{servers: s, process: p, buckets: buckets}
 }
 

@@ -97,6 +97,6 @@ func (s *stage) pausedByServer(t *testing.T, who actor) {
 func (s *stage) waits(t testing.TB) (is bool) {
 	t.Helper()
 	require.NoError(t, s.servers.pool.QueryRow(context.Background(), `
-		SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND wait_event = 'advisory')`, s.name).Scan(&is))
+		SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND wait_event = 'advisory')`, s.process.pool.name).Scan(&is))
 	return is
 }

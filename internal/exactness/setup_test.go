@@ -63,6 +63,15 @@ type servers struct {
 
 	mu    sync.Mutex
 	taken map[int]bool
+	// idle are pools of processes that have ended. A new connection costs more
+	// than most tests: it must learn of hundreds of partitions first.
+	idle []*namedPool
+}
+
+// namedPool is a pool whose connections carry its name.
+type namedPool struct {
+	*pgxpool.Pool
+	name string
 }
 
 func newServers(t testing.TB) *servers {
@@ -70,7 +79,32 @@ func newServers(t testing.TB) *servers {
 	redis := redistest.Start(t)
 	s := &servers{databaseURL: dbtest.NewURL(t), redisAddress: redis.Addr, redis: redis.Client(t), taken: map[int]bool{}}
 	s.pool = dbtest.Open(t, s.databaseURL)
+	t.Cleanup(s.closeIdle)
 	return s
+}
+
+func (s *servers) closeIdle() {
+	for _, pool := range s.idle {
+		pool.Close()
+	}
+}
+
+// takePool takes an idle pool, or makes one.
+func (s *servers) takePool() (*namedPool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := len(s.idle) - 1; last >= 0 {
+		pool := s.idle[last]
+		s.idle = s.idle[:last]
+		return pool, nil
+	}
+	return connect(context.Background(), uuid.NewString(), s.databaseURL)
+}
+
+func (s *servers) putPool(pool *namedPool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = append(s.idle, pool)
 }
 
 // namespaceID is one in a bucket that nobody else has.
@@ -89,8 +123,7 @@ func (s *servers) namespaceID() uuid.UUID {
 // process is what one process of a registry and one worker hold: every
 // connection in its pool carries its name.
 type process struct {
-	name    string
-	pool    *pgxpool.Pool
+	pool    *namedPool
 	redis   rueidis.Client
 	db      *entdb.Client
 	buffer  *buffer.Buffer
@@ -103,55 +136,66 @@ type process struct {
 // chunk is small, so that a few scopes make several chunks.
 const chunk = 2
 
-func openProcess(ctx context.Context, name, databaseURL string, redis rueidis.Client, clock quartz.Clock) (*process, error) {
+func connect(ctx context.Context, name, databaseURL string) (*namedPool, error) {
 	u, err := url.Parse(databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	query := u.Query()
 	query.Set("application_name", name)
+	query.Set("pool_max_conns", "30")
 	u.RawQuery = query.Encode()
 	pool, err := pgxpool.New(ctx, u.String())
-	if err != nil {
-		return nil, err
-	}
+	return &namedPool{Pool: pool, name: name}, err
+}
+
+func openProcess(pool *namedPool, redis rueidis.Client) (*process, error) {
 	db, err := entdb.New(entdb.Config{
-		Pool: pool, Redis: redis, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Pool: pool.Pool, Redis: redis, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		EmitTimeout: patience,
 	})
 	if err != nil {
 		return nil, err
 	}
 	p := &process{
-		name: name, pool: pool, redis: redis, db: db,
+		pool: pool, redis: redis, db: db,
 		buffer:  buffer.New(redis, buffer.Config{TTL: time.Hour, LeaseTTL: time.Minute}),
 		metrics: metrics.New(prometheus.NewRegistry()),
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg := drain.DefaultConfig()
 	cfg.ChunkSize = chunk
-	deps := drain.Dependencies{Pool: pool, Buffer: p.buffer, Metrics: p.metrics, Log: log, Clock: clock}
+	deps := drain.Dependencies{Pool: pool.Pool, Buffer: p.buffer, Metrics: p.metrics, Log: log, Clock: quartz.NewReal()}
 	p.drains, p.ticks = drain.NewBucketWorker(cfg, deps), drain.NewTickWorker(cfg, deps)
-	p.passes = reconcile.NewNamespace(reconcile.Deps{Pool: pool, Buffer: p.buffer, Metrics: p.metrics, Log: log}, reconcile.Config{
+	p.passes = reconcile.NewNamespace(reconcile.Deps{Pool: pool.Pool, Buffer: p.buffer, Metrics: p.metrics, Log: log}, reconcile.Config{
 		MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute,
 	})
 	return p, nil
 }
 
+// process is a new one, whose metrics are zero.
 func (s *servers) process(t testing.TB) *process {
 	t.Helper()
-	p, err := openProcess(context.Background(), uuid.NewString(), s.databaseURL, s.redis, quartz.NewReal())
+	p, err := s.startProcess()
 	require.NoError(t, err)
-	t.Cleanup(func() { p.close(t) })
+	t.Cleanup(func() { require.NoError(t, s.endProcess(p)) })
 	return p
 }
 
-func (p *process) close(t testing.TB) {
-	t.Helper()
+func (s *servers) startProcess() (*process, error) {
+	pool, err := s.takePool()
+	if err != nil {
+		return nil, err
+	}
+	return openProcess(pool, s.redis)
+}
+
+// endProcess keeps the pool for another one.
+func (s *servers) endProcess(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	require.NoError(t, p.db.Close(ctx))
-	p.pool.Close()
+	s.putPool(p.pool)
+	return p.db.Close(ctx)
 }
 
 // drain works one job of the bucket, as large as its sets are.
