@@ -130,9 +130,14 @@ func replay(ctx context.Context, pool *pgxpool.Pool, root string) error {
 // Declare makes the entities' tables, and everything that is declared by hand,
 // in an empty database.
 func Declare(ctx context.Context, pool *pgxpool.Pool, root string) error {
+	// Ent writes into the tables that it makes, and these are for everybody.
+	entities, err := entschema.CopyTables(entmigrate.Tables)
+	if err != nil {
+		return err
+	}
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
-	if err := entmigrate.NewSchema(entsql.OpenDB(dialect.Postgres, db)).Create(ctx); err != nil {
+	if err := entmigrate.Create(ctx, entmigrate.NewSchema(entsql.OpenDB(dialect.Postgres, db)), entities); err != nil {
 		return fmt.Errorf("making the entities' tables: %w", err)
 	}
 	for _, folder := range []string{tables, triggers} {
