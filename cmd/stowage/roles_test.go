@@ -130,7 +130,7 @@ func (s *services) writesEverything(db *entdb.Client, namespace, repository uuid
 			return err
 		},
 		func(ctx context.Context, tx *entdb.Tx) error {
-			other := tx.Client.Repository.Create().SetNamespaceID(namespace).SetName("other").SetFormat(schematype.FormatNPM).SetKind(schematype.KindHosted).SaveX(ctx).ID
+			other := tx.Repository.Create().SetNamespaceID(namespace).SetName("other").SetFormat(schematype.FormatNPM).SetKind(schematype.KindHosted).SaveX(ctx).ID
 			return entpublish.DeleteRepository(ctx, tx, other)
 		},
 		func(ctx context.Context, tx *entdb.Tx) error {

@@ -36,9 +36,9 @@ type Repository struct {
 	Kind        schematype.Kind
 }
 
-// Repository reads what never changes about a repository, once a transaction.
+// FindRepository reads what never changes about a repository, once a transaction.
 // Error: ErrRepository.
-func (tx *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
+func (tx *Tx) FindRepository(ctx context.Context, id uuid.UUID) (Repository, error) {
 	r, err := tx.tx.Repository(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Repository{}, ErrRepository

@@ -72,7 +72,7 @@ func Purge(ctx context.Context, tx *entdb.Tx, ref Ref) error {
 // or not, in the one transaction, and gives back its components. Its blobs
 // stay until CollectBlobs. Errors: entdb.ErrRepository.
 func DeleteRepository(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
-	repository, err := tx.Repository(ctx, id)
+	repository, err := tx.FindRepository(ctx, id)
 	if err != nil {
 		return err
 	}

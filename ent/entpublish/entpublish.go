@@ -112,7 +112,7 @@ func resolve(ctx context.Context, tx *entdb.Tx, ref Ref) (entdb.Repository, tabl
 	if ref.Name == "" {
 		return entdb.Repository{}, table{}, fmt.Errorf("%w: the name is empty", ErrInvalid)
 	}
-	repository, err := tx.Repository(ctx, ref.RepositoryID)
+	repository, err := tx.FindRepository(ctx, ref.RepositoryID)
 	if err != nil {
 		return entdb.Repository{}, table{}, err
 	}
