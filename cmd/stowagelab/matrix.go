@@ -26,8 +26,8 @@ func matrixCommand() *cobra.Command {
 		Use:   "matrix -- command [argument ...]",
 		Short: "Run a command beside each version of PostgreSQL, and time the migrations on it",
 		Long: "For each version of PostgreSQL, with stock settings: runs a command, for instance\n" +
-			"go test, with " + testDatabaseVariable + " set to its server, then times each migration\n" +
-			"on an empty database and on one with " + fmt.Sprint(matrixRows) + " namespaces and as many repositories.\n" +
+			"go test, with " + testDatabaseVariable + " set to a server without fsync, then times\n" +
+			"each migration on one with it, on an empty database and on one with " + fmt.Sprint(matrixRows) + " namespaces and as many repositories.\n" +
 			"Prints a table at the end. The servers come from: stowagelab setup --postgres",
 		Example: "  stowagelab matrix -- go test ./migrate",
 		Args:    cobra.MinimumNArgs(1),
@@ -61,24 +61,34 @@ type step struct {
 }
 
 func runOnVersion(ctx context.Context, version int, args []string) (c column, err error) {
-	postgres, err := devstack.StartPostgres(ctx, devstack.PostgresOptions{Version: version, Stock: true})
+	err = onServer(ctx, devstack.PostgresOptions{Version: version, Stock: true}, func(url string) error {
+		start := time.Now()
+		defer func() { c.command = time.Since(start) }()
+		return runChild(ctx, args, testDatabaseVariable+"="+url)
+	})
 	if err != nil {
 		return c, err
 	}
-	defer func() { err = errors.Join(err, postgres.Close()) }()
-	start := time.Now()
-	if err := runChild(ctx, args, testDatabaseVariable+"="+postgres.URL()); err != nil {
-		return c, err
-	}
-	c.command = time.Since(start)
-	if c.server, err = serverVersion(ctx, postgres.URL()); err != nil {
-		return c, err
-	}
-	if c.empty, err = timeMigrations(ctx, postgres.URL(), "timed_empty", 0); err != nil {
-		return c, err
-	}
-	c.full, err = timeMigrations(ctx, postgres.URL(), "timed_full", matrixRows)
+	err = onServer(ctx, devstack.PostgresOptions{Version: version, Stock: true, Durable: true}, func(url string) (err error) {
+		if c.server, err = serverVersion(ctx, url); err != nil {
+			return err
+		}
+		if c.empty, err = timeMigrations(ctx, url, "timed_empty", 0); err != nil {
+			return err
+		}
+		c.full, err = timeMigrations(ctx, url, "timed_full", matrixRows)
+		return err
+	})
 	return c, err
+}
+
+func onServer(ctx context.Context, opts devstack.PostgresOptions, do func(url string) error) (err error) {
+	postgres, err := devstack.StartPostgres(ctx, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, postgres.Close()) }()
+	return do(postgres.URL())
 }
 
 func serverVersion(ctx context.Context, url string) (version string, err error) {

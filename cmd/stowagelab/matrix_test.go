@@ -23,16 +23,22 @@ func TestMatrixWithoutServersSaysHowToGetThem(t *testing.T) {
 
 func TestMatrixTable(t *testing.T) {
 	t.Parallel()
-	server := func(version string, ms time.Duration) column {
-		return column{
-			server:  version,
-			command: ms * time.Second,
-			empty:   []step{{"create_a", ms * time.Millisecond}, {"the newest down", 0}},
-			full:    []step{{"create_a", 2 * ms * time.Millisecond}, {"the newest down", ms * time.Millisecond}},
-		}
+	columns := []column{
+		{
+			server:  "15.18",
+			command: 7 * time.Second,
+			empty:   []step{{"create_a", 7 * time.Millisecond}, {"the newest down", 0}},
+			full:    []step{{"create_a", 14 * time.Millisecond}, {"the newest down", 7 * time.Millisecond}},
+		},
+		{
+			server:  "18.4",
+			command: 1000 * time.Second,
+			empty:   []step{{"create_a", time.Second}, {"the newest down", 0}},
+			full:    []step{{"create_a", 2 * time.Second}, {"the newest down", time.Second}},
+		},
 	}
 	var out bytes.Buffer
-	require.NoError(t, writeMatrix(&out, []column{server("15.18", 7), server("18.4", 1000)}))
+	require.NoError(t, writeMatrix(&out, columns))
 	require.Equal(t, `
        PostgreSQL      15.18            18.4
          create_a  7 / 14 ms  1000 / 2000 ms

@@ -19,8 +19,8 @@ type PostgresOptions struct {
 	// Version is one of PostgresVersions, which FetchPostgres has fetched. Zero
 	// means the server that is installed on this machine.
 	Version int
-	// Stock leaves every setting but the address at its default, which Durable
-	// is part of.
+	// Stock leaves the number of connections, and with it the number of locks, at
+	// the default. With Durable every setting but the address is at its default.
 	Stock bool
 	// Durable leaves fsync and full_page_writes on, as in production, so that
 	// the speed of commits is a real one. Without it nothing survives a crash
@@ -165,8 +165,8 @@ func (p *Postgres) initdb(ctx context.Context) error {
 	return proc.wait(ctx)
 }
 
-// serverArgs are stock settings but for the address and, unless asked for, more
-// connections (tests of several packages share one server) and no durability.
+// serverArgs are stock settings but for the address and, unless told otherwise,
+// more connections (tests of several packages share one server) and no durability.
 func (p *Postgres) serverArgs() []string {
 	settings := []string{
 		"listen_addresses=127.0.0.1",
@@ -177,7 +177,7 @@ func (p *Postgres) serverArgs() []string {
 	if !p.opts.Stock {
 		settings = append(settings, "max_connections=500")
 	}
-	if !p.opts.Stock && !p.opts.Durable {
+	if !p.opts.Durable {
 		settings = append(settings, "fsync=off", "full_page_writes=off")
 	}
 	args := []string{"-D", p.data()}
