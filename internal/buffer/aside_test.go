@@ -78,7 +78,7 @@ func TestSetAside(t *testing.T) {
 		orphan, poisoned := b.newRepository(), b.newRepository()
 		b.do(t, "HSET", flushKey(b.bucket, member(orphan)), "marker", "junk")
 		b.do(t, "SET", bufferKey(b.bucket, member(poisoned)), "text")
-		b.do(t, "HSET", bufferKey(b.bucket, member(b.repository)), "9:bytes", "1", "x:bytes", "1")
+		b.do(t, "HSET", bufferKey(b.bucket, member(b.repository)), "9:bytes", "1", "x:bytes", "1", "1000000000000000000:bytes", "1")
 		for _, s := range []accounting.Scope{poisoned, b.repository} {
 			require.NoError(t, b.Quarantine(t.Context(), b.bucket, s))
 		}

@@ -54,8 +54,8 @@ func (b *Buffer) Emit(ctx context.Context, namespace uuid.UUID, marker accountin
 }
 
 func validate(namespace uuid.UUID, marker accounting.Marker, deltas []accounting.Delta) error {
-	if marker < 0 || marker >= ceiling {
-		return fmt.Errorf("marker %d: must be microseconds since 1970 in at most 18 digits", marker)
+	if err := validateMarker(marker); err != nil {
+		return err
 	}
 	for _, d := range deltas {
 		if err := validateScope(namespace, d.Scope); err != nil {
@@ -64,6 +64,13 @@ func validate(namespace uuid.UUID, marker accounting.Marker, deltas []accounting
 		if !bounded(d.Bytes) || !bounded(d.Components) {
 			return fmt.Errorf("delta of %s %s is %d bytes, %d components: at most 18 digits", d.Scope.Kind, d.Scope.ID, d.Bytes, d.Components)
 		}
+	}
+	return nil
+}
+
+func validateMarker(marker accounting.Marker) error {
+	if marker < 0 || marker >= ceiling {
+		return fmt.Errorf("marker %d: must be microseconds since 1970 in at most 18 digits", marker)
 	}
 	return nil
 }

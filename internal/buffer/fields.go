@@ -58,12 +58,14 @@ func parseNumber(text string) (int64, error) {
 	return n, err
 }
 
+// parseMarker takes what Emit takes.
 func parseMarker(text string) (accounting.Marker, error) {
 	n, err := parseNumber(text)
-	if err == nil && n < 0 {
-		err = fmt.Errorf("marker %d is before 1970", n)
+	if err != nil {
+		return 0, err
 	}
-	return accounting.Marker(n), err
+	marker := accounting.Marker(n)
+	return marker, validateMarker(marker)
 }
 
 // parseBuffer reads the hash of a buffer, sorted by marker.
