@@ -94,21 +94,28 @@ func TestS1KeysHoldFixedWordsNumbersAndUUIDsOnly(t *testing.T) {
 
 		const id = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
 		scope := `(n:` + id + `|r:` + id + `:` + id + `)`
-		key := regexp.MustCompile(`^stowage:1:\{\d{1,3}\}:(dirty:namespace|dirty:repository|inflight|quarantine|lease|identity|(buf|flush):` + scope + `)$`)
+		key := regexp.MustCompile(`^stowage:1:\{\d{1,3}\}:(dirty:namespace|dirty:repository|inflight|quarantine|lease|identity|(aside:` + id + `:)?(buf|flush):` + scope + `)$`)
 		field := regexp.MustCompile(`^(\d+:)?(bytes|components|emissions|marker|batch)$`)
-		keys := b.dump(t)
-		require.Len(t, keys, 9, "every kind of key but one dirty set is there: the repository's went with the quarantine")
-		for name := range keys {
-			require.Regexp(t, key, name)
-			if strings.Contains(name, "buf:") || strings.Contains(name, "flush:") {
-				reply := b.do(t, "HKEYS", name)
-				fields, err := reply.AsStrSlice()
-				require.NoError(t, err)
-				for _, f := range fields {
-					require.Regexp(t, field, f)
+		requireKeys := func(count int, which string) {
+			keys := b.dump(t)
+			require.Len(t, keys, count, which)
+			for name := range keys {
+				require.Regexp(t, key, name)
+				if strings.Contains(name, "buf:") || strings.Contains(name, "flush:") {
+					reply := b.do(t, "HKEYS", name)
+					fields, err := reply.AsStrSlice()
+					require.NoError(t, err)
+					for _, f := range fields {
+						require.Regexp(t, field, f)
+					}
 				}
 			}
 		}
+		requireKeys(9, "every kind of key but those aside and one dirty set is there: the repository's went with the quarantine")
 		require.Equal(t, []string{member(b.repository)}, b.members(t, quarantineName))
+
+		_, err := b.SetAside(t.Context(), uuid.Must(uuid.NewV7()), func(int) {})
+		require.NoError(t, err)
+		requireKeys(5, "the lease, and aside a buffer and a flush of each scope")
 	})(t)
 }
