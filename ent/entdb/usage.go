@@ -33,9 +33,9 @@ type Usage struct {
 	AsOf time.Time
 }
 
-// Total is Row and Pending together; Row alone when pending is unknown. A drain that applies a delta between the
-// two reads may make it count that delta twice for this one answer; Row alone
-// is never affected.
+// Total is Row and Pending together; Row alone when pending is unknown. A drain
+// that applies a delta between the two reads may make it count that delta twice
+// for this one answer; Row alone is never affected.
 func (u Usage) Total() Counters {
 	return Counters(accounting.Counters(u.Row).Plus(accounting.Counters(u.Pending)))
 }
