@@ -80,7 +80,7 @@ func TestSetAside(t *testing.T) {
 		b.do(t, "SET", bufferKey(b.bucket, member(poisoned)), "text")
 		b.do(t, "HSET", bufferKey(b.bucket, member(b.repository)), "9:bytes", "1", "x:bytes", "1", "1000000000000000000:bytes", "1")
 		for _, s := range []accounting.Scope{poisoned, b.repository} {
-			require.NoError(t, b.Quarantine(t.Context(), b.bucket, s))
+			require.NoError(t, b.Quarantine(t.Context(), b.bucket, []accounting.Scope{s}))
 		}
 		_, aside := setAside(t, b)
 		require.Equal(t, Aside{Scopes: 3, Markers: map[uuid.UUID]accounting.Marker{b.namespace.ID: 9}}, aside)

@@ -38,8 +38,12 @@ func on(t *testing.T, server *redistest.Server) *bundle {
 	return b
 }
 
+// newBundle is in another bucket than someNamespace.
 func newBundle(client rueidis.Client) *bundle {
 	id := uuid.Must(uuid.NewV7())
+	for accounting.Bucket(id) == accounting.Bucket(uuid.MustParse(someNamespace)) {
+		id = uuid.Must(uuid.NewV7())
+	}
 	return &bundle{
 		Buffer: New(client, Config{TTL: time.Hour, LeaseTTL: time.Minute}), client: client,
 		namespace:  accounting.NamespaceScope(id),

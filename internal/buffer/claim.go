@@ -24,8 +24,9 @@ type Claim struct {
 	// reconciliation of their namespaces first, then Forget them.
 	Expired []accounting.Scope
 	// Corrupt are scopes whose keys hold what Stowage did not write. They are
-	// reported by every claim that meets them until Quarantine: request a
-	// reconciliation of their namespaces first, then Quarantine them.
+	// reported by every claim that meets them, and so are those in quarantine,
+	// until Forget: Quarantine them, then request a reconciliation of their
+	// namespaces, then Forget them.
 	Corrupt []accounting.Scope
 	// Foreign counts members of the sets that name no scope of the bucket. They
 	// are in the quarantine set now; no namespace needs a reconciliation.
@@ -56,7 +57,7 @@ func (b *Buffer) Claim(ctx context.Context, bucket int, holder string, batch uui
 	}
 	claim, foreign, err := parseClaim(bucket, reply)
 	if err == nil && len(foreign) > 0 {
-		err = quarantineScript.one(ctx, b.client, setKeys(bucket), foreign).Error()
+		err = errors.Join(b.quarantine(ctx, bucket, foreign), b.forget(ctx, bucket, foreign))
 	}
 	if err != nil {
 		return Claim{}, fmt.Errorf("buffer: claim of bucket %d: %w", bucket, err)

@@ -73,7 +73,10 @@ end
 local function visit(member, set)
   if seen[member] then return false end
   seen[member] = true
-  if any_quarantined and redis.call('SISMEMBER', quarantine, member) == 1 then return false, true end
+  if any_quarantined and redis.call('SISMEMBER', quarantine, member) == 1 then
+    corrupt[#corrupt + 1] = member
+    return false
+  end
   local flush = prefix .. 'flush:' .. member
   local frozen = on_hash('HGETALL', flush)
   if not frozen then

@@ -270,7 +270,7 @@ func TestClaim(t *testing.T) {
 		for _, err := range []error{
 			b.Finish(t.Context(), elsewhere, []accounting.Flush{{Scope: b.namespace}}),
 			b.Forget(t.Context(), elsewhere, []accounting.Scope{b.namespace}),
-			b.Quarantine(t.Context(), elsewhere, b.namespace),
+			b.Quarantine(t.Context(), elsewhere, []accounting.Scope{b.namespace}),
 		} {
 			require.ErrorContains(t, err, fmt.Sprintf("is of bucket %d, not %d", b.bucket, elsewhere))
 		}
@@ -412,7 +412,9 @@ func TestCorrupt(t *testing.T) {
 			require.NotContains(t, all, b.repository)
 
 			before := b.dump(t)
-			require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
+			require.NoError(t, b.Quarantine(t.Context(), b.bucket, []accounting.Scope{b.repository}))
+			require.Equal(t, []accounting.Scope{b.repository}, b.claim(t).Corrupt, "until it is forgotten")
+			require.NoError(t, b.Forget(t.Context(), b.bucket, []accounting.Scope{b.repository}))
 			require.Empty(t, b.claim(t).Corrupt)
 			after := b.dump(t)
 			require.Equal(t, before[buf], after[buf], "kept")
@@ -433,9 +435,13 @@ func TestCorrupt(t *testing.T) {
 		require.Equal(t, accounting.Counters{Bytes: 7}, claim.Flushes[0].Counters)
 	}))
 
-	t.Run("a quarantined scope in another set is dropped from it", everywhere(func(t *testing.T, b *bundle) {
+	t.Run("a quarantined scope in another set is reported until it is forgotten", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
 		b.do(t, "SADD", b.set(quarantineName), member(b.repository))
+		for range 2 {
+			require.Equal(t, Claim{Corrupt: []accounting.Scope{b.repository}}, b.claim(t))
+		}
+		require.NoError(t, b.Forget(t.Context(), b.bucket, []accounting.Scope{b.repository}))
 		require.Equal(t, Claim{}, b.claim(t))
 		require.Empty(t, b.members(t, dirtyRepositoryName))
 	}))

@@ -176,12 +176,12 @@ func TestEmit(t *testing.T) {
 
 	t.Run("a scope in quarantine takes no deltas and says so", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
-		require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
+		require.NoError(t, b.Quarantine(t.Context(), b.bucket, []accounting.Scope{b.repository}))
 		failed, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1), delta(b.repository, 1, 1)})
 		require.NoError(t, err)
 		require.Equal(t, []accounting.Scope{b.repository}, failed)
 		require.Equal(t, []MarkedCounters{marked(0, 1, 1, 1)}, b.pending(t, b.repository).Buffered, "kept as it was")
-		require.Empty(t, b.members(t, dirtyRepositoryName))
+		require.Equal(t, []string{member(b.repository)}, b.members(t, dirtyRepositoryName), "until it is forgotten")
 	}))
 
 	t.Run("AC7 Redis that is down or frozen costs no more than the context allows", func(t *testing.T) {

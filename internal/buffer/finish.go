@@ -34,15 +34,19 @@ func (b *Buffer) Finish(ctx context.Context, bucket int, flushes []accounting.Fl
 }
 
 // Forget takes scopes that a claim reported as expired out of the sets, if
-// these still promise what is not there. Request the reconciliations first:
-// once forgotten, a loss is reported no more.
+// these still promise what is not there, and scopes in quarantine. Request the
+// reconciliations first: once forgotten, a loss is reported no more.
 func (b *Buffer) Forget(ctx context.Context, bucket int, scopes []accounting.Scope) error {
-	if len(scopes) == 0 {
-		return nil
-	}
 	names, err := members(bucket, scopes)
 	if err != nil {
 		return err
+	}
+	return b.forget(ctx, bucket, names)
+}
+
+func (b *Buffer) forget(ctx context.Context, bucket int, names []string) error {
+	if len(names) == 0 {
+		return nil
 	}
 	keys := setKeys(bucket)
 	for _, name := range names {
@@ -54,13 +58,21 @@ func (b *Buffer) Forget(ctx context.Context, bucket int, scopes []accounting.Sco
 	return nil
 }
 
-// Quarantine sets a scope aside: its keys are kept for people to look at, no
-// claim returns it, and Emit returns it as failed, so that its namespace is
-// reconciled instead. Request a reconciliation first.
-func (b *Buffer) Quarantine(ctx context.Context, bucket int, scope accounting.Scope) error {
-	names, err := members(bucket, []accounting.Scope{scope})
+// Quarantine sets scopes aside: their keys are kept for people to look at, and
+// Emit returns them as failed, so that their namespaces are reconciled instead.
+// Claims go on to report them as corrupt. Request the reconciliations afterwards,
+// when nothing can be added any more, and then Forget them.
+func (b *Buffer) Quarantine(ctx context.Context, bucket int, scopes []accounting.Scope) error {
+	names, err := members(bucket, scopes)
 	if err != nil {
 		return err
+	}
+	return b.quarantine(ctx, bucket, names)
+}
+
+func (b *Buffer) quarantine(ctx context.Context, bucket int, names []string) error {
+	if len(names) == 0 {
+		return nil
 	}
 	if err := quarantineScript.one(ctx, b.client, setKeys(bucket), names).Error(); err != nil {
 		return fmt.Errorf("buffer: quarantine in bucket %d: %w", bucket, err)

@@ -89,7 +89,8 @@ func TestS1KeysHoldFixedWordsNumbersAndUUIDsOnly(t *testing.T) {
 		b.emit(t, 1_700_000_000_000_001, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
 		b.emit(t, 0, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
 		b.claim(t)
-		require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
+		require.NoError(t, b.Quarantine(t.Context(), b.bucket, []accounting.Scope{b.repository}))
+		require.NoError(t, b.Forget(t.Context(), b.bucket, []accounting.Scope{b.repository}))
 		require.NoError(t, b.SetIdentity(t.Context(), b.bucket, uuid.Must(uuid.NewV7())))
 
 		const id = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`

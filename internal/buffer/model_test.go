@@ -128,18 +128,18 @@ func (m *model) claim(t *rapid.T) {
 		if state.flush == nil {
 			state.freeze(f.Scope, batch)
 		}
-		require.False(t, state.flushBad)
+		require.False(t, state.flushBad || state.quarantined)
 		require.Equal(t, *state.flush, f)
 		state.inFlight = true
 	}
 	for _, s := range claim.Expired {
 		state := visit(s)
-		require.True(t, state.flush == nil && !state.flushBad)
+		require.True(t, state.flush == nil && !state.flushBad && !state.quarantined)
 		require.True(t, state.inFlight || len(state.buffer) == 0 && !state.bufferBad)
 	}
 	for _, s := range claim.Corrupt {
 		state := visit(s)
-		require.True(t, state.flushBad || !state.inFlight && state.flush == nil && state.bufferBad)
+		require.True(t, state.quarantined || state.flushBad || !state.inFlight && state.flush == nil && state.bufferBad)
 	}
 	for s := range visited {
 		require.True(t, m.state[s].inFlight || m.state[s].dirty)
@@ -188,15 +188,15 @@ func (m *model) forget(t *rapid.T) {
 	require.NoError(t, m.Forget(m.ctx, m.bucket, scopes))
 	for _, s := range scopes {
 		state := m.state[s]
-		state.inFlight = state.inFlight && (state.flush != nil || state.flushBad)
-		state.dirty = state.dirty && (len(state.buffer) > 0 || state.bufferBad)
+		state.inFlight = state.inFlight && !state.quarantined && (state.flush != nil || state.flushBad)
+		state.dirty = state.dirty && !state.quarantined && (len(state.buffer) > 0 || state.bufferBad)
 	}
 }
 
 func (m *model) quarantine(t *rapid.T) {
 	s, state := m.one(t)
-	require.NoError(t, m.Quarantine(m.ctx, m.bucket, s))
-	state.quarantined, state.dirty, state.inFlight = true, false, false
+	require.NoError(t, m.Quarantine(m.ctx, m.bucket, []accounting.Scope{s}))
+	state.quarantined = true
 }
 
 func (m *model) unquarantine(t *rapid.T) {

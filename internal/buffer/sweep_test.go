@@ -69,7 +69,8 @@ func TestSweep(t *testing.T) {
 
 	t.Run("a scope in quarantine stays there, and comes back when it is taken out", everywhere(func(t *testing.T, b *bundle) {
 		b.emit(t, 0, delta(b.repository, 1, 1))
-		require.NoError(t, b.Quarantine(t.Context(), b.bucket, b.repository))
+		require.NoError(t, b.Quarantine(t.Context(), b.bucket, []accounting.Scope{b.repository}))
+		require.NoError(t, b.Forget(t.Context(), b.bucket, []accounting.Scope{b.repository}))
 		require.Zero(t, sweep(t, b))
 		b.do(t, "SREM", b.set(quarantineName), member(b.repository))
 		require.Equal(t, 1, sweep(t, b))

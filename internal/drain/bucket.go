@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -151,9 +152,9 @@ func (r *run) claim(ctx context.Context, limit int) (buffer.Claim, error) {
 type settled struct {
 	// done are flushes to delete.
 	done []accounting.Flush
-	// unusable are scopes to set aside: their data can be applied by nobody.
+	// unusable are scopes in quarantine: their data can be applied by nobody.
 	unusable []accounting.Scope
-	// expired are scopes to forget: they have no data.
+	// expired are scopes without data. Both are to be forgotten.
 	expired []accounting.Scope
 }
 
@@ -173,6 +174,10 @@ func (r *run) apply(ctx context.Context, c buffer.Claim) (settled, error) {
 		}
 		s.done = append(s.done, result.Flush)
 		r.Metrics.DrainFlushes.WithLabelValues(result.Verdict.String()).Inc()
+	}
+	// Before the request: what a writer adds after it would be in nobody's count.
+	if err := r.Buffer.Quarantine(ctx, r.bucket, s.unusable); err != nil {
+		return settled{}, err
 	}
 	if err := requests.Raise(ctx, r.Pool, lost(tooOld, s.unusable, s.expired)); err != nil {
 		return settled{}, err
@@ -236,12 +241,7 @@ func (r *run) finish(ctx context.Context, s settled) error {
 	if err := failpoint.Hit(ctx, failpoint.DrainFinishes); err != nil {
 		return err
 	}
-	for _, scope := range s.unusable {
-		if err := r.Buffer.Quarantine(ctx, r.bucket, scope); err != nil {
-			return err
-		}
-	}
-	if err := r.Buffer.Forget(ctx, r.bucket, s.expired); err != nil {
+	if err := r.Buffer.Forget(ctx, r.bucket, slices.Concat(s.expired, s.unusable)); err != nil {
 		return err
 	}
 	if err := r.Buffer.Finish(ctx, r.bucket, s.done); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/metrics"
 )
 
@@ -63,6 +64,19 @@ func TestBadDataOverflow(t *testing.T) {
 		require.False(t, s.requested())
 		s.requireTruth()
 		s.requireNoKeys()
+	})
+
+	t.Run("S2 E16 a pass and a publish come before the poisoned scope has left its set", func(t *testing.T) {
+		t.Parallel()
+		s := shared.stage(t)
+		s.exec(`UPDATE repositories SET size_bytes = $2 WHERE id = $1`, s.repository(), int64(math.MaxInt64))
+		s.publishes(s.scope(), "1", 10)
+		require.NoError(t, s.drain(atPoint(t, failpoint.DrainFinishes, func() {
+			s.pass() // which answers the drain's request
+			s.publishes(s.scope(), "2", 30)
+		}), s.bucket))
+		s.requestedInTheEnd()
+		s.requireHealedByRequest()
 	})
 
 	t.Run("S2 E13 a flush whose value overflows a row of a namespace is quarantined, and the repositories go on", func(t *testing.T) {
