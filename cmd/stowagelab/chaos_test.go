@@ -28,7 +28,7 @@ func TestChaos(t *testing.T) {
 		require.Regexp(t, `(?m)^drift after all +0 of \d+ scopes$`, string(out))
 		requireEmpty(t, tmp)
 	})
-	t.Run("it goes away on a signal", func(t *testing.T) {
+	t.Run("without a seed it takes one and says it, and it goes away on a signal", func(t *testing.T) {
 		t.Parallel()
 		cmd, tmp := chaosCmd(t, stowagelab, "--writers", "2", "--workers", "1", "--duration", "20s")
 		out := start(t, cmd, "storm 5/20")
@@ -36,6 +36,7 @@ func TestChaos(t *testing.T) {
 		require.Error(t, cmd.Wait())
 		require.Equal(t, 1, cmd.ProcessState.ExitCode(), "%s", out)
 		require.Contains(t, out.String(), "interrupt")
+		require.Regexp(t, `(?m)^storm of 20s with seed [1-9]\d*: `, out.String())
 		requireEmpty(t, tmp)
 	})
 	t.Run("refuses flags that make no sense, all at once", func(t *testing.T) {
