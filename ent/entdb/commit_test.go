@@ -3,7 +3,6 @@ package entdb_test
 import (
 	"bytes"
 	"context"
-	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -82,6 +81,43 @@ func TestUnknownCommitEmitsNothingAndIsRequested(t *testing.T) {
 	}
 }
 
+// The network holds the COMMIT back, and a pass answers the request meanwhile.
+func TestLateCommitIsRequestedAgain(t *testing.T) {
+	t.Parallel()
+	var p *proxy
+	b := setup(t, func(cfg *entdb.Config) {
+		p, cfg.Pool = proxied(t, cfg.Pool, false)
+		cfg.IdleTimeout = 3 * time.Second
+	})
+	r := b.npm(t)
+	b.publish(t, r, 1)
+	p.holds = make(chan struct{})
+	deliver := sync.OnceFunc(func() { close(p.holds) })
+	defer deliver()
+	p.arm()
+	err := b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+		var timeout string
+		require.NoError(t, tx.Pgx().QueryRow(ctx, `SHOW idle_in_transaction_session_timeout`).Scan(&timeout))
+		require.Equal(t, "3s", timeout)
+		return newVersion(tx, r, 100).Exec(ctx)
+	})
+	p.disarm()
+	require.ErrorIs(t, err, entdb.ErrCommitUnknown)
+	b.requireRequested(t, b.namespace.ID)
+	_, err = b.pool.Exec(t.Context(), `DELETE FROM reconciliation_requests`)
+	require.NoError(t, err)
+	deliver() // it arrives, unless the server has ended the session by now
+	b.requireRequested(t, b.namespace.ID)
+	require.Eventually(t, func() bool { return b.sessionsInTransaction(t) == 0 }, time.Minute, 20*time.Millisecond, "a COMMIT can still arrive")
+}
+
+func (b *bundle) sessionsInTransaction(t *testing.T) (n int) {
+	t.Helper()
+	require.NoError(t, b.pool.QueryRow(t.Context(),
+		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&n))
+	return n
+}
+
 // A session that is ended while it waits for the namespace's lock answers with
 // a FATAL error: that decides nothing.
 func TestTerminatedBackendIsAnUnknownCommit(t *testing.T) {
@@ -132,6 +168,9 @@ type proxy struct {
 	listener net.Listener
 	server   string
 	reaches  bool
+	// holds, if not nil, keeps the COMMIT until it is closed. The client sees its
+	// connection break.
+	holds chan struct{}
 
 	mu    sync.Mutex
 	armed bool
@@ -221,14 +260,27 @@ func (p *proxy) relay(client net.Conn) {
 	answers.Wait()
 }
 
-func (p *proxy) forward(client io.Reader, server io.Writer, cut chan struct{}) {
+// deliverLate writes the COMMIT when the client has long gone, and waits for its
+// answer.
+func (p *proxy) deliverLate(client net.Conn, server net.Conn, commit []byte) {
+	_ = client.Close()
+	<-p.holds
+	_, _ = server.Write(commit)
+	_ = server.(*net.TCPConn).CloseWrite()
+}
+
+func (p *proxy) forward(client, server net.Conn, cut chan struct{}) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := client.Read(buf)
 		if err != nil {
 			return
 		}
-		if p.isArmed() && bytes.Contains(buf[:n], []byte("COMMIT")) {
+		if p.isArmed() && bytes.Contains(buf[:n], []byte("COMMIT\x00")) {
+			if p.holds != nil {
+				p.deliverLate(client, server, buf[:n])
+				return
+			}
 			if !p.reaches {
 				return
 			}

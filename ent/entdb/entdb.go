@@ -29,6 +29,7 @@ import (
 const (
 	DefaultEmitTimeout   = 500 * time.Millisecond
 	DefaultCommitTimeout = 30 * time.Second
+	DefaultIdleTimeout   = 5 * time.Minute
 	DefaultBufferTTL     = 10 * 24 * time.Hour
 )
 
@@ -54,6 +55,10 @@ type Config struct {
 	// CommitTimeout is the longest time that a COMMIT may take; it goes on
 	// when the caller's context is cancelled. 0 means DefaultCommitTimeout.
 	CommitTimeout time.Duration
+	// IdleTimeout is after how long without a statement the server ends a
+	// transaction, in whole milliseconds. A COMMIT that the network holds back
+	// cannot arrive later. 0 means DefaultIdleTimeout.
+	IdleTimeout time.Duration
 	// BufferTTL is how long an undrained buffer lives after its last emission.
 	// It must equal the workers' buffer.ttl. 0 means DefaultBufferTTL.
 	BufferTTL time.Duration
@@ -73,6 +78,7 @@ func (c *Config) validate() error {
 	need(c.Registerer != nil, "Registerer", "is nil: give a registerer, or prometheus.NewRegistry()")
 	need(c.EmitTimeout >= 0, "EmitTimeout", fmt.Sprintf("%s is below zero", c.EmitTimeout))
 	need(c.CommitTimeout >= 0, "CommitTimeout", fmt.Sprintf("%s is below zero", c.CommitTimeout))
+	need(c.IdleTimeout == 0 || c.IdleTimeout >= time.Millisecond, "IdleTimeout", fmt.Sprintf("%s is less than a millisecond", c.IdleTimeout))
 	need(c.BufferTTL >= 0, "BufferTTL", fmt.Sprintf("%s is below zero", c.BufferTTL))
 	return errors.Join(errs...)
 }
@@ -90,6 +96,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.CommitTimeout == 0 {
 		c.CommitTimeout = DefaultCommitTimeout
+	}
+	if c.IdleTimeout == 0 {
+		c.IdleTimeout = DefaultIdleTimeout
 	}
 	if c.BufferTTL == 0 {
 		c.BufferTTL = DefaultBufferTTL
@@ -128,11 +137,12 @@ func New(cfg Config) (*Client, error) {
 		emitter: emitter,
 		breaker: newBreaker(cfg.Logger),
 		timeout: cfg.EmitTimeout,
+		decided: 2 * cfg.IdleTimeout,
 		writer:  c.writer,
 		metrics: m,
 		logger:  cfg.Logger,
 	}
-	c.Client = ent.NewClient(ent.Driver(entpgx.NewDriver(cfg.Pool, cfg.CommitTimeout, c.observer)))
+	c.Client = ent.NewClient(ent.Driver(entpgx.NewDriver(cfg.Pool, entpgx.Timeouts{Commit: cfg.CommitTimeout, Idle: cfg.IdleTimeout}, c.observer)))
 	enthook.Register(c.Client)
 	return c, nil
 }

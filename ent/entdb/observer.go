@@ -29,6 +29,9 @@ type observer struct {
 	emitter Emitter
 	breaker *gobreaker.CircuitBreaker[struct{}]
 	timeout time.Duration
+	// decided is after how long a COMMIT without an answer has certainly arrived,
+	// or never will.
+	decided time.Duration
 	writer  *requests.Writer
 	metrics *metrics.Metrics
 	logger  *slog.Logger
@@ -82,11 +85,14 @@ func (o *observer) emit(ctx context.Context, change entpgx.Change) {
 }
 
 // Undecided requests a reconciliation of every namespace: its exclusive lock
-// waits for the backend that has not decided yet.
+// waits for the backend that has not decided yet. It does not wait for a COMMIT
+// that the network still holds; so they are requested again, when that can arrive
+// no more.
 func (o *observer) Undecided(_ context.Context, namespaces []uuid.UUID) {
 	for _, id := range namespaces {
 		o.logger.Warn("answer to COMMIT lost: reconciliation requested", "namespace_id", id)
 		o.request(id, 0)
+		o.writer.AddLater(requests.Request{Namespace: id}, o.decided)
 	}
 }
 

@@ -24,18 +24,27 @@ import (
 
 // Driver is a dialect.Driver over a pgx pool.
 type Driver struct {
-	pool          *pgxpool.Pool
-	commitTimeout time.Duration
-	observer      Observer
+	pool     *pgxpool.Pool
+	timeouts Timeouts
+	observer Observer
+}
+
+// Timeouts bound a transaction.
+type Timeouts struct {
+	// Commit is how long a COMMIT may take. It outlives the cancellation of its
+	// transaction's context.
+	Commit time.Duration
+	// Idle is after how long without a statement the server ends the
+	// transaction, and so how late a COMMIT that was on its way can arrive.
+	Idle time.Duration
 }
 
 var _ dialect.Driver = (*Driver)(nil)
 
-// NewDriver is a driver over pool, which stays the caller's to close. A COMMIT
-// outlives the cancellation of its transaction's context and takes at most
-// commitTimeout. The observer hears of every counted commit.
-func NewDriver(pool *pgxpool.Pool, commitTimeout time.Duration, observer Observer) *Driver {
-	return &Driver{pool: pool, commitTimeout: commitTimeout, observer: observer}
+// NewDriver is a driver over pool, which stays the caller's to close. The
+// observer hears of every counted commit.
+func NewDriver(pool *pgxpool.Pool, timeouts Timeouts, observer Observer) *Driver {
+	return &Driver{pool: pool, timeouts: timeouts, observer: observer}
 }
 
 // Dialect is Postgres.
@@ -61,7 +70,8 @@ func (d *Driver) Tx(ctx context.Context) (dialect.Tx, error) {
 	if err != nil {
 		return nil, fmt.Errorf("begin: no connection from the pool: %w", err)
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
+		"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = %d", d.timeouts.Idle.Milliseconds())})
 	if err != nil {
 		conn.Release()
 		return nil, fmt.Errorf("begin: %w", err)

@@ -302,7 +302,7 @@ func namespacesOf(deltas []accounting.Delta) []uuid.UUID {
 // endContext outlives the cancellation of the transaction's context: a request
 // that was abandoned half way must not leave the COMMIT's fate unknown.
 func (t *Tx) endContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(t.ctx), t.driver.commitTimeout)
+	return context.WithTimeout(context.WithoutCancel(t.ctx), t.driver.timeouts.Commit)
 }
 
 // end gives the connection back; the pool closes one that is not idle.

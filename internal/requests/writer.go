@@ -40,6 +40,7 @@ type Writer struct {
 	mu      sync.Mutex
 	waiting map[uuid.UUID]accounting.Marker
 	writing map[uuid.UUID]accounting.Marker
+	later   map[uuid.UUID]*quartz.Timer
 
 	wake    chan struct{}
 	closing chan struct{}
@@ -56,6 +57,7 @@ func NewWriter(db pgdb.DB, m *metrics.Metrics, log *slog.Logger, clock quartz.Cl
 	w := &Writer{
 		db: db, metrics: m, log: log, clock: clock,
 		waiting: map[uuid.UUID]accounting.Marker{},
+		later:   map[uuid.UUID]*quartz.Timer{},
 		wake:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		done:    make(chan struct{}),
@@ -78,10 +80,31 @@ func (w *Writer) Add(r Request) {
 	}
 }
 
+// AddLater asks for the request to be written after the delay. A second one for
+// the same namespace takes the place of the first. Close drops those whose time
+// has not come.
+func (w *Writer) AddLater(r Request, delay time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if earlier := w.later[r.Namespace]; earlier != nil {
+		earlier.Stop()
+	}
+	w.later[r.Namespace] = w.clock.AfterFunc(delay, func() { w.Add(r) }, "requests", "later")
+}
+
+func (w *Writer) dropLater() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, timer := range w.later {
+		timer.Stop()
+	}
+}
+
 // Close writes what waits and ends the writer. When ctx ends first, it returns
 // an error that says how many requests were not written. Nothing may be added
 // after Close.
 func (w *Writer) Close(ctx context.Context) error {
+	w.dropLater()
 	w.closed.Do(func() { close(w.closing) })
 	select {
 	case <-w.done:

@@ -102,6 +102,24 @@ func TestWriter(t *testing.T) {
 		require.NoError(t, b.writer.Close(t.Context()))
 	})
 
+	t.Run("AddLater writes after the delay, and not after Close", func(t *testing.T) {
+		t.Parallel()
+		b := setupWriter(t)
+		first, second := newNamespace(t, b.db), newNamespace(t, b.db)
+		b.writer.AddLater(requests.Request{Namespace: first}, time.Second)
+		b.writer.AddLater(requests.Request{Namespace: first}, time.Minute) // takes its place
+		b.writer.AddLater(requests.Request{Namespace: second}, time.Hour)
+		b.clock.Advance(time.Second).MustWait(t.Context())
+		require.Zero(t, b.unwritten())
+		require.Empty(t, open(t, b.db))
+		b.clock.Advance(time.Minute - time.Second).MustWait(t.Context())
+		require.Eventually(t, func() bool { return len(open(t, b.db)) == 1 }, time.Minute, time.Millisecond)
+		require.Contains(t, open(t, b.db), first)
+		require.NoError(t, b.writer.Close(t.Context()))
+		b.clock.Advance(time.Hour).MustWait(t.Context())
+		require.NotContains(t, open(t, b.db), second)
+	})
+
 	t.Run("Close writes what waits, without sleeping the pause away", func(t *testing.T) {
 		t.Parallel()
 		b := setupWriter(t)
