@@ -37,10 +37,11 @@ func TestDrift(t *testing.T) {
 			st.published("1", 10)
 			st.stopsAt(failpoint.DrainClaimed)
 		}, none},
-		"a delta that is applied and still frozen": {func(st *stage) {
+		"a delta that is applied and still frozen, and a version past the client": {func(st *stage) {
 			st.published("1", 10)
 			st.stopsAt(failpoint.DrainFinishes)
-		}, none},
+			st.uncounted(st.repository())
+		}, bytes(14, 2)},
 		"one delta that is frozen, another one that is buffered, and a version past the client": {func(st *stage) {
 			st.published("1", 10)
 			st.stopsAt(failpoint.DrainClaimed)

@@ -14,7 +14,7 @@ import (
 )
 
 // pendingTimeout bounds the question to Redis: rows are locked meanwhile.
-const pendingTimeout = time.Second
+const pendingTimeout = 200 * time.Millisecond
 
 // measureDrift tells the corrections of rows that were wrong from those of rows
 // that were only behind. A delta that the scan has seen, and that is still on its
@@ -22,7 +22,8 @@ const pendingTimeout = time.Second
 // What is left of a correction without these was missing, or too much.
 //
 // The rows are locked, so no flush of theirs is entered meanwhile. When Redis
-// does not answer, the whole correction passes for drift.
+// does not answer, the whole correction passes for drift, and so does what the
+// pass corrects from then on: asking again would keep rows locked for nothing.
 func (r *run) measureDrift(ctx context.Context, tx pgx.Tx, corrections []ledger.Correction) error {
 	scopes := make([]accounting.Scope, len(corrections))
 	for i, c := range corrections {
@@ -44,10 +45,14 @@ func (r *run) measureDrift(ctx context.Context, tx pgx.Tx, corrections []ledger.
 }
 
 func (r *run) pending(ctx context.Context, scopes []accounting.Scope) map[accounting.Scope]buffer.Pending {
+	if r.unanswered {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, pendingTimeout)
 	defer cancel()
 	pending, err := r.Buffer.Pending(ctx, scopes)
 	if err != nil {
+		r.unanswered = true
 		r.Log.WarnContext(ctx, "cannot tell drift from what is buffered: all that was corrected is reported as drift",
 			"namespace_id", r.id.Namespace, "error", err)
 	}

@@ -93,7 +93,9 @@ type run struct {
 	chunk []ledger.Value
 	// drift is that of the write-back under way.
 	drift []accounting.Counters
-	done  Pass
+	// unanswered says that Redis did not answer this pass once.
+	unanswered bool
+	done       Pass
 }
 
 // pass marks, scans and writes back. Repositories are written back while the
