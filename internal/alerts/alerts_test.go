@@ -60,7 +60,7 @@ func TestAC33RulesNameMetricsThatExist(t *testing.T) {
 		require.True(t, exposed[strings.TrimSuffix(name, "_count")], "%s is exposed by nobody", name)
 	}
 	for _, matcher := range regexp.MustCompile(`(\w+)=~?"([^"]+)"`).FindAllStringSubmatch(Rules, -1) {
-		for _, value := range strings.Split(matcher[2], "|") {
+		for value := range strings.SplitSeq(matcher[2], "|") {
 			require.True(t, exposed[matcher[1]+"="+value], "no metric has the label %s=%q", matcher[1], value)
 		}
 	}
