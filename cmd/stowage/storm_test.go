@@ -24,7 +24,7 @@ func TestE8E11EveryDeltaCountsOnceWhileWorkersAreKilled(t *testing.T) {
 	require.NoError(t, s.pool.QueryRow(t.Context(), `SELECT stowage_marker_micros(now())`).Scan(&reconciled))
 	s.exec(`UPDATE namespace_statistics SET last_reconciled_at = stowage_marker_time($1), reconciliation_marker = stowage_marker_time($1)`, reconciled)
 	start := func() *worker {
-		return s.start("--drain-interval", "1s", "--drain-chunk-size", "10")
+		return s.start("--drain-interval", "3s", "--drain-chunk-size", "10")
 	}
 	workers := []*worker{start(), start(), start()}
 	require.Eventually(t, func() bool { return leading(workers) >= 0 }, patience, often, "nobody leads")
@@ -45,7 +45,7 @@ func TestE8E11EveryDeltaCountsOnceWhileWorkersAreKilled(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return s.count(`SELECT count(*) FROM namespace_statistics WHERE components_count = 1 AND deduplicated_size_bytes = 7`) == namespaces
-	}, patience, 10*often)
+	}, 5*patience, 10*often)
 	s.requireDrained()
 	require.EqualValues(t, namespaces, s.count(`SELECT count(*) FROM storage_ledger`), "one entry for each delta")
 	require.Zero(t, s.count(`SELECT count(*) FROM namespace_statistics WHERE components_count <> 1 OR last_reconciled_at <> stowage_marker_time($1)`, reconciled))
