@@ -57,7 +57,9 @@ func (b *Buffer) Claim(ctx context.Context, bucket int, holder string, batch uui
 	}
 	claim, foreign, err := parseClaim(bucket, reply)
 	if err == nil && len(foreign) > 0 {
-		err = errors.Join(b.quarantine(ctx, bucket, foreign), b.forget(ctx, bucket, foreign))
+		if err = b.quarantine(ctx, bucket, foreign); err == nil {
+			err = b.forget(ctx, bucket, foreign)
+		}
 	}
 	if err != nil {
 		return Claim{}, fmt.Errorf("buffer: claim of bucket %d: %w", bucket, err)
