@@ -89,7 +89,22 @@ func (w *Writer) AddLater(r Request, delay time.Duration) {
 	if earlier := w.later[r.Namespace]; earlier != nil {
 		earlier.Stop()
 	}
-	w.later[r.Namespace] = w.clock.AfterFunc(delay, func() { w.Add(r) }, "requests", "later")
+	var timer *quartz.Timer
+	timer = w.clock.AfterFunc(delay, func() {
+		w.forgetLater(r.Namespace, timer)
+		w.Add(r)
+	}, "requests", "later")
+	w.later[r.Namespace] = timer
+}
+
+// forgetLater forgets a timer whose time has come, unless another one has taken
+// its place.
+func (w *Writer) forgetLater(namespace uuid.UUID, timer *quartz.Timer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.later[namespace] == timer {
+		delete(w.later, namespace)
+	}
 }
 
 func (w *Writer) dropLater() {
