@@ -199,17 +199,13 @@ func (s *stage) purgeAndCollect(ctx context.Context, version string) error {
 		if err := entpublish.Purge(ctx, tx, entpublish.Ref{RepositoryID: s.repository(), Name: "package", Version: version}); err != nil {
 			return err
 		}
-		_, err := entpublish.CollectBlobs(ctx, tx, s.namespace, 0, 100)
-		return err
+		return collects(s.namespace)(ctx, tx)
 	})
 }
 
 func (s *stage) collect(t testing.TB) {
 	t.Helper()
-	require.NoError(t, s.inTx(context.Background(), func(ctx context.Context, tx *entdb.Tx) error {
-		_, err := entpublish.CollectBlobs(ctx, tx, s.namespace, 0, 100)
-		return err
-	}))
+	require.NoError(t, s.inTx(context.Background(), collects(s.namespace)))
 }
 
 // pause stops the first that comes to its point until goOn is closed.

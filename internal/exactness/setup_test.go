@@ -288,7 +288,7 @@ func (s *stage) exec(sql string, args ...any) {
 // expireLease does what time does to the lease of a drain that went away.
 func (s *stage) expireLease() {
 	s.t.Helper()
-	require.NoError(s.t, s.servers.redis.Do(context.Background(), s.servers.redis.B().Del().Key(bucketKey(s.bucket, "lease")).Build()).Error())
+	require.NoError(s.t, dropLease(s.servers.redis, s.bucket))
 }
 
 func bucketKey(bucket int, name string) string { return fmt.Sprintf("stowage:1:{%d}:%s", bucket, name) }

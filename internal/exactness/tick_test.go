@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/drain"
 	"github.com/stowage-dev/stowage/internal/failpoint"
 )
@@ -43,7 +44,7 @@ func (c crash) stage(t *testing.T, s *servers) *stage {
 	st := s.stage(t)
 	require.NoError(t, st.tick(t.Context()), "first contact")
 	require.NoError(t, st.publish(t.Context(), st.repository(), "buffered", 1000))
-	for bucket := range 256 {
+	for bucket := range accounting.Buckets {
 		require.NoError(t, s.redis.Do(t.Context(), s.redis.B().Del().Key(bucketKey(bucket, "identity")).Build()).Error())
 	}
 	st.uncounted(st.repository())
