@@ -139,7 +139,7 @@ func TestClaim(t *testing.T) {
 
 		b.server.Pause()
 		lost := uuid.Must(uuid.NewV7())
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		_, err := b.Claim(ctx, b.bucket, "holder", lost, 10)
 		require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -246,7 +246,7 @@ func TestAC36RedisFailsAtAnyPointOfADrain(t *testing.T) {
 		b := setup(t)
 		b.emit(b.namespace, 1)
 		require.NoError(t, b.drain(), "so that Redis knows the script")
-		b.cfg.ClaimTimeout = 50 * time.Millisecond
+		b.cfg.ClaimTimeout = time.Second
 		b.emit(b.repository, 10)
 		r := b.worker().newRun(b.bucket)
 		b.redis.Pause()

@@ -44,11 +44,12 @@ func start(t testing.TB, opts devstack.RedisOptions) *Server {
 }
 
 // Client is a new client of the server, closed when t ends. The server must be
-// running.
+// running. It has one connection, so that what it sends to a paused server is
+// received there: another connection would still wait to be greeted.
 func (s *Server) Client(t testing.TB) rueidis.Client {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{s.Addr}, ForceSingleClient: true, DisableCache: true,
+		InitAddress: []string{s.Addr}, ForceSingleClient: true, DisableCache: true, PipelineMultiplex: -1,
 	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
