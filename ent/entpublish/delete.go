@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/versions"
 )
 
 // SoftDelete hides a version. It goes on to count until it is purged. Doing it
@@ -32,8 +34,8 @@ func markVersion(ctx context.Context, tx *entdb.Tx, ref Ref, softDeletedAt strin
 	return setSoftDeleted(ctx, tx, t, ref, softDeletedAt)
 }
 
-func setSoftDeleted(ctx context.Context, tx *entdb.Tx, t table, ref Ref, value string) error {
-	tag, err := tx.Pgx().Exec(ctx, `UPDATE `+t.name+` SET soft_deleted_at = `+value+t.where(), t.key(ref)...)
+func setSoftDeleted(ctx context.Context, tx *entdb.Tx, t versions.Table, ref Ref, value string) error {
+	tag, err := tx.Pgx().Exec(ctx, `UPDATE `+t.Name+` SET soft_deleted_at = `+value+` WHERE `+isVersion(t), key(t, ref)...)
 	if err != nil {
 		return fmt.Errorf("version %s: %w", ref.Name, err)
 	}
@@ -49,77 +51,62 @@ func setSoftDeleted(ctx context.Context, tx *entdb.Tx, t table, ref Ref, value s
 // and the others get ErrNotFound. Errors: ErrNotFound; ErrInvalid;
 // entdb.ErrRepository.
 func Purge(ctx context.Context, tx *entdb.Tx, ref Ref) error {
-	repository, t, err := resolve(ctx, tx, ref)
+	_, t, err := resolve(ctx, tx, ref)
 	if err != nil {
 		return err
 	}
-	var id uuid.UUID
-	var size int64
-	err = tx.Pgx().QueryRow(ctx, `DELETE FROM `+t.name+t.where()+` RETURNING id, size_bytes`, t.key(ref)...).Scan(&id, &size)
-	if errors.Is(err, pgx.ErrNoRows) {
+	locked, err := t.Lock(ctx, tx.Pgx(), isVersion(t), key(t, ref)...)
+	if err == nil && len(locked) == 0 {
 		err = ErrNotFound
+	}
+	if err == nil {
+		err = deleteVersions(ctx, tx, t, locked)
 	}
 	if err != nil {
 		return fmt.Errorf("purge %s: %w", ref.Name, err)
 	}
-	if err := detach(ctx, tx, t, []uuid.UUID{id}); err != nil {
-		return fmt.Errorf("purge %s: %w", ref.Name, err)
-	}
-	return count(tx, repository.NamespaceID, ref.RepositoryID, entdb.Counters{Bytes: -size, Components: -1})
+	return nil
 }
 
 // DeleteRepository removes a repository with all of its versions, soft-deleted
 // or not, in the one transaction, and gives back its components. Its blobs
 // stay until CollectBlobs. Errors: entdb.ErrRepository.
 func DeleteRepository(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
-	repository, err := tx.FindRepository(ctx, id)
-	if err != nil {
-		return err
-	}
 	// Publishers hold the row's key through their foreign key: the lock waits
 	// for those at work and keeps others out.
-	var locked uuid.UUID
-	err = tx.Pgx().QueryRow(ctx, `SELECT id FROM repositories WHERE id = $1 FOR UPDATE`, id).Scan(&locked)
+	var format schematype.Format
+	err := tx.Pgx().QueryRow(ctx, `SELECT format FROM repositories WHERE id = $1 FOR UPDATE`, id).Scan(&format)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return entdb.ErrRepository
 	}
 	if err != nil {
 		return fmt.Errorf("delete repository: lock: %w", err)
 	}
-	t := tables[repository.Format]
-	if err := deleteVersions(ctx, tx, t, repository.NamespaceID, id); err != nil {
-		return fmt.Errorf("delete repository: %w", err)
+	t, _ := versions.Of(format)
+	locked, err := t.Lock(ctx, tx.Pgx(), `repository_id = $1`, id)
+	if err == nil {
+		err = deleteVersions(ctx, tx, t, locked)
 	}
-	if _, err := tx.Pgx().Exec(ctx, `DELETE FROM repositories WHERE id = $1`, id); err != nil {
+	if err == nil {
+		_, err = tx.Pgx().Exec(ctx, `DELETE FROM repositories WHERE id = $1`, id)
+	}
+	if err != nil {
 		return fmt.Errorf("delete repository: %w", err)
 	}
 	return nil
 }
 
-// deleteVersions counts for the namespace only: the repository's own counters
-// go with its row. Versions go before their attachments: a publish that holds
-// a version while we wait for it may attach more.
-func deleteVersions(ctx context.Context, tx *entdb.Tx, t table, namespace, repository uuid.UUID) error {
-	rows, err := tx.Pgx().Query(ctx, `DELETE FROM `+t.name+` WHERE repository_id = $1 RETURNING id`, repository)
-	if err != nil {
-		return fmt.Errorf("versions: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return fmt.Errorf("versions: %w", err)
-	}
-	if err := detach(ctx, tx, t, ids); err != nil {
+// deleteVersions is how locked versions go, whoever wants it: with all that
+// hangs on them, and counted. Of a repository that goes too, the workers drop
+// what is counted.
+func deleteVersions(ctx context.Context, tx *entdb.Tx, t versions.Table, locked []versions.Version) error {
+	if err := t.Delete(ctx, tx.Pgx(), locked); err != nil {
 		return err
 	}
-	return tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Components: -int64(len(ids))}})
-}
-
-// detach unties the blobs of versions that are gone.
-func detach(ctx context.Context, tx *entdb.Tx, t table, versions []uuid.UUID) error {
-	_, err := tx.Pgx().Exec(ctx,
-		`DELETE FROM blob_storage_attachments WHERE version_table = $1 AND version_id = ANY ($2)`, int16(t.format), versions)
-	if err != nil {
-		return fmt.Errorf("detach blobs: %w", err)
+	for _, v := range locked {
+		if err := count(tx, v.Namespace, v.Repository, entdb.Counters{Bytes: -v.Size, Components: -1}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/schematype"
+	"github.com/stowage-dev/stowage/internal/versions"
 )
 
 // Sentinel errors, beside entdb.ErrVirtual and entdb.ErrRepository. After any
@@ -76,31 +77,14 @@ type Published struct {
 	Size int64
 }
 
-// table is where the versions of one format are.
-type table struct {
-	format schematype.Format
-	name   string
-	// version is the column that, with the name, is a version's natural key.
-	version string
+// isVersion is the condition on a version's natural key; key gives its
+// arguments.
+func isVersion(t versions.Table) string {
+	return `repository_id = $1 AND name = $2 AND ` + t.Key + ` = $3`
 }
 
-var tables = map[schematype.Format]table{
-	schematype.FormatContainer: {schematype.FormatContainer, "container_manifests", "digest"},
-	schematype.FormatMaven:     {schematype.FormatMaven, "maven_versions", "version"},
-	schematype.FormatNPM:       {schematype.FormatNPM, "npm_versions", "version"},
-}
-
-// additive reports whether a version takes further blobs: a Maven version is
-// deployed file by file.
-func (t table) additive() bool { return t.format == schematype.FormatMaven }
-
-// where is the condition on the natural key; key gives its arguments.
-func (t table) where() string {
-	return ` WHERE repository_id = $1 AND name = $2 AND ` + t.version + ` = $3`
-}
-
-func (t table) key(ref Ref) []any {
-	if t.format == schematype.FormatContainer {
+func key(t versions.Table, ref Ref) []any {
+	if t.Format == schematype.FormatContainer {
 		return []any{ref.RepositoryID, ref.Name, ref.Digest[:]}
 	}
 	return []any{ref.RepositoryID, ref.Name, ref.Version}
@@ -108,21 +92,21 @@ func (t table) key(ref Ref) []any {
 
 // resolve finds the repository that a ref names, and checks the ref against
 // its format.
-func resolve(ctx context.Context, tx *entdb.Tx, ref Ref) (entdb.Repository, table, error) {
+func resolve(ctx context.Context, tx *entdb.Tx, ref Ref) (entdb.Repository, versions.Table, error) {
 	if ref.Name == "" {
-		return entdb.Repository{}, table{}, fmt.Errorf("%w: the name is empty", ErrInvalid)
+		return entdb.Repository{}, versions.Table{}, fmt.Errorf("%w: the name is empty", ErrInvalid)
 	}
 	repository, err := tx.FindRepository(ctx, ref.RepositoryID)
 	if err != nil {
-		return entdb.Repository{}, table{}, err
+		return entdb.Repository{}, versions.Table{}, err
 	}
-	t := tables[repository.Format]
-	isContainer := t.format == schematype.FormatContainer
+	t, _ := versions.Of(repository.Format)
+	isContainer := t.Format == schematype.FormatContainer
 	switch {
 	case isContainer && (ref.Version != "" || ref.Digest == schematype.Digest{}):
 		err = fmt.Errorf("%w: %s in a container repository needs a digest and no version, got version %q", ErrInvalid, ref.Name, ref.Version)
 	case !isContainer && (ref.Version == "" || ref.Digest != schematype.Digest{}):
-		err = fmt.Errorf("%w: %s in a repository of %s needs a version and no digest, got version %q", ErrInvalid, ref.Name, t.format, ref.Version)
+		err = fmt.Errorf("%w: %s in a repository of %s needs a version and no digest, got version %q", ErrInvalid, ref.Name, t.Format, ref.Version)
 	}
 	return repository, t, err
 }

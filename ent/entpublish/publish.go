@@ -11,6 +11,7 @@ import (
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/pgdb"
+	"github.com/stowage-dev/stowage/internal/versions"
 )
 
 // Publish stores a version with its blobs. Publishing identical content again
@@ -44,7 +45,7 @@ func Publish(ctx context.Context, tx *entdb.Tx, v Version) (Published, error) {
 // publisher is one publish under way.
 type publisher struct {
 	tx        *entdb.Tx
-	table     table
+	table     versions.Table
 	namespace uuid.UUID
 	ref       Ref
 	blobs     []Blob
@@ -68,12 +69,12 @@ func (p publisher) publish(ctx context.Context) (Published, error) {
 // create inserts the version; pgx.ErrNoRows when it is there already.
 func (p publisher) create(ctx context.Context) (Published, error) {
 	size := sizeOf(p.blobs)
-	args := append(p.table.key(p.ref), uuid.Must(uuid.NewV7()), p.namespace, size)
+	args := append(key(p.table, p.ref), uuid.Must(uuid.NewV7()), p.namespace, size)
 	published := Published{Created: true, Size: size}
 	err := p.tx.Pgx().QueryRow(ctx, `
-		INSERT INTO `+p.table.name+` (repository_id, name, `+p.table.version+`, id, namespace_id, size_bytes)
+		INSERT INTO `+p.table.Name+` (repository_id, name, `+p.table.Key+`, id, namespace_id, size_bytes)
 		VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (repository_id, name, `+p.table.version+`) DO NOTHING
+		ON CONFLICT (repository_id, name, `+p.table.Key+`) DO NOTHING
 		RETURNING id`, args...).Scan(&published.ID)
 	if pgdb.IsForeignKeyViolation(err) {
 		return Published{}, entdb.ErrRepository
@@ -93,12 +94,12 @@ func (p publisher) create(ctx context.Context) (Published, error) {
 func (p publisher) republish(ctx context.Context) (Published, error) {
 	var published Published
 	err := p.tx.Pgx().QueryRow(ctx,
-		`SELECT id, size_bytes, soft_deleted_at IS NOT NULL FROM `+p.table.name+p.table.where()+` FOR UPDATE`,
-		p.table.key(p.ref)...).Scan(&published.ID, &published.Size, &published.Restored)
+		`SELECT id, size_bytes, soft_deleted_at IS NOT NULL FROM `+p.table.Name+` WHERE `+isVersion(p.table)+` FOR UPDATE`,
+		key(p.table, p.ref)...).Scan(&published.ID, &published.Size, &published.Restored)
 	if err != nil {
 		return Published{}, err
 	}
-	if p.table.additive() {
+	if p.table.Format == schematype.FormatMaven {
 		err = p.extend(ctx, &published)
 	} else {
 		err = p.compare(ctx, published.ID)
@@ -118,7 +119,7 @@ func (p publisher) extend(ctx context.Context, published *Published) error {
 	published.Size += attached
 	// Too large a size fails here, and the transaction with it: the blobs are
 	// attached already.
-	_, err = p.tx.Pgx().Exec(ctx, `UPDATE `+p.table.name+` SET size_bytes = $2 WHERE id = $1`, published.ID, published.Size)
+	_, err = p.tx.Pgx().Exec(ctx, `UPDATE `+p.table.Name+` SET size_bytes = $2 WHERE id = $1`, published.ID, published.Size)
 	if err != nil {
 		return fmt.Errorf("the version would have %d bytes, at most %d are allowed: %w", published.Size, int64(maxBlobSize), err)
 	}
@@ -128,7 +129,7 @@ func (p publisher) extend(ctx context.Context, published *Published) error {
 // compare fails unless the version has exactly the blobs that are given.
 func (p publisher) compare(ctx context.Context, id uuid.UUID) error {
 	rows, err := p.tx.Pgx().Query(ctx,
-		`SELECT sha256 FROM blob_storage_attachments WHERE version_table = $1 AND version_id = $2`, int16(p.table.format), id)
+		`SELECT sha256 FROM blob_storage_attachments WHERE version_table = $1 AND version_id = $2`, int16(p.table.Format), id)
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,7 @@ func (p publisher) attach(ctx context.Context, id uuid.UUID, blobs []Blob) (byte
 			ON CONFLICT DO NOTHING
 			RETURNING sha256)
 		SELECT sha256, size_bytes FROM given JOIN attached USING (sha256)`,
-		p.namespace, p.ref.RepositoryID, int16(p.table.format), id, digests, sizes))
+		p.namespace, p.ref.RepositoryID, int16(p.table.Format), id, digests, sizes))
 	if err != nil {
 		return 0, fmt.Errorf("attach blobs: %w", err)
 	}

@@ -10,18 +10,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"entgo.io/ent/dialect/sql"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent"
-	"github.com/stowage-dev/stowage/ent/containermanifest"
-	"github.com/stowage-dev/stowage/ent/mavenversion"
-	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/entpgx"
+	"github.com/stowage-dev/stowage/internal/versions"
 )
 
 // Errors of a counted mutation; ent/entdb exports them.
@@ -38,9 +37,9 @@ var (
 // Register adds the counting hooks to a client.
 func Register(client *ent.Client) {
 	client.Namespace.Use(createStatistics)
-	client.ContainerManifest.Use(versions[*ent.ContainerManifestMutation](containermanifest.Table, schematype.FormatContainer).hook)
-	client.MavenVersion.Use(versions[*ent.MavenVersionMutation](mavenversion.Table, schematype.FormatMaven).hook)
-	client.NPMVersion.Use(versions[*ent.NPMVersionMutation](npmversion.Table, schematype.FormatNPM).hook)
+	client.ContainerManifest.Use(countingHook[*ent.ContainerManifestMutation](schematype.FormatContainer))
+	client.MavenVersion.Use(countingHook[*ent.MavenVersionMutation](schematype.FormatMaven))
+	client.NPMVersion.Use(countingHook[*ent.NPMVersionMutation](schematype.FormatNPM))
 }
 
 // createStatistics stands in for the insert trigger where that is disabled; the
@@ -68,6 +67,7 @@ type versionMutation interface {
 	ent.Mutation
 	Client() *ent.Client
 	IDs(ctx context.Context) ([]uuid.UUID, error)
+	SetOp(op ent.Op)
 	WhereP(...func(*sql.Selector))
 	NamespaceID() (uuid.UUID, bool)
 	RepositoryID() (uuid.UUID, bool)
@@ -77,12 +77,12 @@ type versionMutation interface {
 
 // versionHook counts the mutations of one version table.
 type versionHook[M versionMutation] struct {
-	table  string
-	format schematype.Format
+	table versions.Table
 }
 
-func versions[M versionMutation](table string, format schematype.Format) versionHook[M] {
-	return versionHook[M]{table: table, format: format}
+func countingHook[M versionMutation](format schematype.Format) ent.Hook {
+	table, _ := versions.Of(format)
+	return versionHook[M]{table: table}.hook
 }
 
 func (h versionHook[M]) hook(next ent.Mutator) ent.Mutator {
@@ -143,8 +143,8 @@ func (h versionHook[M]) create(ctx context.Context, tx *entpgx.Tx, m M, next ent
 		return nil, err
 	}
 	size, _ := m.SizeBytes()
-	v := version{namespace: facts.Namespace, repository: repository, size: size}
-	v.count(tx, accounting.Counters{Bytes: size, Components: 1})
+	v := versions.Version{Namespace: facts.Namespace, Repository: repository, Size: size}
+	count(tx, v, accounting.Counters{Bytes: size, Components: 1})
 	return created, nil
 }
 
@@ -152,8 +152,8 @@ func (h versionHook[M]) check(facts entpgx.Repository, m M) error {
 	switch namespace, _ := m.NamespaceID(); {
 	case schematype.Kind(facts.Kind) == schematype.KindVirtual:
 		return ErrVirtual
-	case schematype.Format(facts.Format) != h.format:
-		return fmt.Errorf("%w: it is %s, the version is %s", ErrFormat, schematype.Format(facts.Format), h.format)
+	case schematype.Format(facts.Format) != h.table.Format:
+		return fmt.Errorf("%w: it is %s, the version is %s", ErrFormat, schematype.Format(facts.Format), h.table.Format)
 	case facts.Namespace != namespace:
 		return ErrNamespace
 	default:
@@ -165,6 +165,9 @@ func (h versionHook[M]) check(facts entpgx.Repository, m M) error {
 // is counted is what the statement changes.
 func (h versionHook[M]) change(ctx context.Context, tx *entpgx.Tx, m M, next ent.Mutator) (ent.Value, error) {
 	rows, err := h.lock(ctx, tx, m)
+	if err == nil && isDelete(m) {
+		err = h.table.Release(ctx, tx.Pgx(), rows)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), err)
 	}
@@ -172,23 +175,22 @@ func (h versionHook[M]) change(ctx context.Context, tx *entpgx.Tx, m M, next ent
 	if err != nil {
 		return nil, err
 	}
-	n, isCount := result.(int)
-	if m.Op().Is(ent.OpDeleteOne) && n == 0 {
-		return result, nil
-	}
 	// A predicate may look at other tables, whose rows are not locked.
-	if isCount && n != len(rows) {
+	if n, isCount := result.(int); isCount && n != len(rows) {
 		tx.Refuse(ErrChangedMeantime)
 		return nil, fmt.Errorf("%s of %s: %w", m.Op(), m.Type(), ErrChangedMeantime)
 	}
-	if m.Op().Is(ent.OpDelete | ent.OpDeleteOne) {
-		return result, h.countDeleted(ctx, tx, rows)
-	}
 	for _, v := range rows {
-		v.count(tx, accounting.Counters{Bytes: v.newSize(m) - v.size})
+		if isDelete(m) {
+			count(tx, v, accounting.Counters{Bytes: -v.Size, Components: -1})
+		} else {
+			count(tx, v, accounting.Counters{Bytes: newSize(m, v) - v.Size})
+		}
 	}
 	return result, nil
 }
+
+func isDelete(m ent.Mutation) bool { return m.Op().Is(ent.OpDelete | ent.OpDeleteOne) }
 
 // mutate runs the mutation. An error that does not tell that nothing was
 // changed, such as one of a registry's own hook after the statement, refuses
@@ -201,84 +203,55 @@ func mutate(ctx context.Context, tx *entpgx.Tx, m ent.Mutation, next ent.Mutator
 	return value, err
 }
 
-// version is a locked row.
-type version struct {
-	id, namespace, repository uuid.UUID
-	size                      int64
-}
-
 // newSize is the size that the mutation gives the row.
-func (v version) newSize(m versionMutation) int64 {
+func newSize(m versionMutation, v versions.Version) int64 {
 	if size, ok := m.SizeBytes(); ok {
 		return size
 	}
 	added, _ := m.AddedSizeBytes()
-	return v.size + added
+	return v.Size + added
 }
 
 // count adds a change of a version to its repository, and its component to its
 // namespace. The namespace's bytes are those of its blobs, not of versions.
-func (v version) count(tx *entpgx.Tx, change accounting.Counters) {
-	tx.Add(accounting.RepositoryScope(v.namespace, v.repository), change)
-	tx.Add(accounting.NamespaceScope(v.namespace), accounting.Counters{Components: change.Components})
+func count(tx *entpgx.Tx, v versions.Version, change accounting.Counters) {
+	tx.Add(accounting.RepositoryScope(v.Namespace, v.Repository), change)
+	tx.Add(accounting.NamespaceScope(v.Namespace), accounting.Counters{Components: change.Components})
 }
 
 // lock locks the rows that the mutation is about and narrows it to them. The
 // predicates are asked again after the lock: a row may have ceased to match
 // while another transaction held it.
-func (h versionHook[M]) lock(ctx context.Context, tx *entpgx.Tx, m M) ([]version, error) {
+func (h versionHook[M]) lock(ctx context.Context, tx *entpgx.Tx, m M) ([]versions.Version, error) {
 	ids, err := m.IDs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := h.selectForUpdate(ctx, tx, ids)
+	rows, err := h.table.Lock(ctx, tx.Pgx(), `id = ANY ($1)`, ids)
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[uuid.UUID]version, len(rows))
 	locked := make([]any, 0, len(rows))
 	for _, v := range rows {
-		byID[v.id] = v
-		locked = append(locked, v.id)
+		locked = append(locked, v.ID)
 	}
 	m.WhereP(func(s *sql.Selector) { s.Where(sql.In(s.C("id"), locked...)) })
-	if m.Op().Is(ent.OpUpdateOne | ent.OpDeleteOne) {
+	if m.Op().Is(ent.OpUpdateOne) {
 		return rows, nil
 	}
-	matching, err := m.IDs(ctx)
+	matching, err := matchingIDs(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	rows = rows[:0]
-	for _, id := range matching {
-		rows = append(rows, byID[id])
-	}
-	return rows, nil
+	return slices.DeleteFunc(rows, func(v versions.Version) bool { return !slices.Contains(matching, v.ID) }), nil
 }
 
-func (h versionHook[M]) selectForUpdate(ctx context.Context, tx *entpgx.Tx, ids []uuid.UUID) ([]version, error) {
-	found, err := tx.Pgx().Query(ctx,
-		`SELECT id, namespace_id, repository_id, size_bytes FROM `+h.table+` WHERE id = ANY ($1) ORDER BY id FOR UPDATE`, ids)
-	if err != nil {
-		return nil, err
+// matchingIDs asks the predicates. A delete of one row, which has predicates
+// too, would answer with its id unasked.
+func matchingIDs(ctx context.Context, m versionMutation) ([]uuid.UUID, error) {
+	if op := m.Op(); op.Is(ent.OpDeleteOne) {
+		m.SetOp(ent.OpDelete)
+		defer m.SetOp(op)
 	}
-	return pgx.CollectRows(found, func(row pgx.CollectableRow) (v version, err error) {
-		return v, row.Scan(&v.id, &v.namespace, &v.repository, &v.size)
-	})
-}
-
-// countDeleted counts deleted versions and detaches their blobs, which no
-// foreign key ties to the three tables.
-func (h versionHook[M]) countDeleted(ctx context.Context, tx *entpgx.Tx, rows []version) error {
-	ids := make([]uuid.UUID, 0, len(rows))
-	for _, v := range rows {
-		v.count(tx, accounting.Counters{Bytes: -v.size, Components: -1})
-		ids = append(ids, v.id)
-	}
-	_, err := tx.Pgx().Exec(ctx,
-		`DELETE FROM blob_storage_attachments WHERE version_table = $1 AND version_id = ANY ($2)`, int16(h.format), ids)
-	if err != nil {
-		return fmt.Errorf("detach the blobs of deleted versions: %w", err)
-	}
-	return nil
+	return m.IDs(ctx)
 }
