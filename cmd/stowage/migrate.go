@@ -17,11 +17,7 @@ import (
 )
 
 func migrateCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "migrate",
-		Short: "Bring a database to this build's schema, and write migrations",
-	}
-	cmd.AddCommand(
+	return group("migrate", "Bring a database to this build's schema, and write migrations",
 		migrateApplyCommand(),
 		migrateStatusCommand(),
 		migrateVerifyCommand(),
@@ -31,7 +27,6 @@ func migrateCommand() *cobra.Command {
 		migrateSchemaCommand(),
 		migrateRolesCommand(),
 	)
-	return cmd
 }
 
 func migrateApplyCommand() *cobra.Command {
@@ -111,7 +106,7 @@ func onDatabase(use, short string, run func(*cobra.Command, *pgxpool.Pool) error
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			database, err := config.LoadDatabase(cmd.Flags(), os.Environ())
 			if err != nil {
-				return err
+				return badConfiguration(err)
 			}
 			pool, err := pgdb.NewPool(cmd.Context(), database.URL.Reveal())
 			if err != nil {

@@ -30,7 +30,7 @@ func recoverCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.LoadStores(cmd.Flags(), os.Environ())
 			if err != nil {
-				return fmt.Errorf("configuration:\n%w", err)
+				return badConfiguration(err)
 			}
 			if !yes {
 				if err := confirm(cmd, "Set every buffer in Redis aside and reconcile every namespace"); err != nil {

@@ -44,7 +44,7 @@ func workerCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(cmd.Flags(), os.Environ())
 			if err != nil {
-				return fmt.Errorf("configuration:\n%w", err)
+				return badConfiguration(err)
 			}
 			if validate {
 				return printConfig(cmd.OutOrStdout(), cfg)
