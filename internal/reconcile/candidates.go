@@ -41,15 +41,17 @@ func requested(db pgdb.DB) pager {
 	}
 }
 
+const staleSQL = `
+SELECT stowage_marker_micros(last_reconciled_at), namespace_id FROM namespace_statistics
+WHERE (last_reconciled_at, namespace_id) > (stowage_marker_time($1), $2)
+  AND last_reconciled_at < now() - $4::interval
+ORDER BY last_reconciled_at, namespace_id LIMIT $3`
+
 // stale pages over the namespaces that were not reconciled for the given time,
 // or never, the longest first.
 func stale(db pgdb.DB, staleness time.Duration) pager {
 	return func(ctx context.Context, after cursor, limit int) ([]cursor, error) {
-		rows, err := db.Query(ctx, `
-			SELECT stowage_marker_micros(last_reconciled_at), namespace_id FROM namespace_statistics
-			WHERE (last_reconciled_at, namespace_id) > (stowage_marker_time($1), $2)
-			  AND last_reconciled_at < now() - $4::interval
-			ORDER BY last_reconciled_at, namespace_id LIMIT $3`, int64(after.At), after.Namespace, limit, staleness)
+		rows, err := db.Query(ctx, staleSQL, int64(after.At), after.Namespace, limit, staleness)
 		return collect(rows, err, "stale namespaces")
 	}
 }
