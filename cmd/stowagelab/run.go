@@ -26,7 +26,7 @@ func runCommand() *cobra.Command {
 		Use:   "run -- command [argument ...]",
 		Short: "Run a command, for instance go test, beside throw-away servers",
 		Long: "Runs a command with " + testDatabaseVariable + " and " + testRedisVariable + "\n" +
-			"set to a throw-away PostgreSQL and Redis.\n" +
+			"set to a throw-away PostgreSQL and Redis, and PATH extended by what setup --tests fetched.\n" +
 			"Signals go on to the command and its children; the exit code is the command's.",
 		Example: "  stowagelab run -- go test ./...",
 		Args:    cobra.MinimumNArgs(1),
@@ -47,7 +47,12 @@ func runBesideServers(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, redis.Close()) }()
-	return runChild(ctx, args, testDatabaseVariable+"="+postgres.URL(), testRedisVariable+"="+redis.Addr())
+	linters, err := devstack.LinterPath()
+	if err != nil {
+		return err
+	}
+	return runChild(ctx, args, testDatabaseVariable+"="+postgres.URL(), testRedisVariable+"="+redis.Addr(),
+		"PATH="+os.Getenv("PATH")+string(os.PathListSeparator)+linters)
 }
 
 // childError is the failure of the command itself, and of no other process.

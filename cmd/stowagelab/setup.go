@@ -15,14 +15,21 @@ func setupCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			needs := devstack.Servers()
 			if tests {
-				needs = append(needs, devstack.RaceDetector(), devstack.Promtool())
+				needs = append(needs, devstack.RaceDetector(), devstack.Promtool(), devstack.PgFormat())
 			}
-			if postgres {
+			if tests || postgres {
 				needs = append(needs, devstack.Npm())
 			}
-			err := devstack.Setup(cmd.Context(), cmd.OutOrStdout(), needs...)
-			if err != nil || !postgres {
+			if err := devstack.Setup(cmd.Context(), cmd.OutOrStdout(), needs...); err != nil {
 				return err
+			}
+			if tests {
+				if err := devstack.FetchLinters(cmd.Context(), cmd.OutOrStdout()); err != nil {
+					return err
+				}
+			}
+			if !postgres {
+				return nil
 			}
 			return devstack.FetchPostgres(cmd.Context(), cmd.OutOrStdout())
 		},

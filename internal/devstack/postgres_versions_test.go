@@ -15,8 +15,14 @@ import (
 // packages go.
 func fakeNpm(t *testing.T, script string) (path string) {
 	t.Helper()
+	return npmWith(t, "servers/package-lock.json", script)
+}
+
+// npmWith is fakeNpm for other pins.
+func npmWith(t *testing.T, lock, script string) (path string) {
+	t.Helper()
 	bin := t.TempDir()
-	npm := "#!/bin/sh\necho npm \"$1\"\ncd \"$3\" && cmp package-lock.json " + absolute(t, "servers/package-lock.json") + " || exit 9\n" + script + "\n"
+	npm := "#!/bin/sh\necho npm \"$1\"\ncd \"$3\" && cmp package-lock.json " + absolute(t, lock) + " || exit 9\n" + script + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "npm"), []byte(npm), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "node"), []byte("#!/bin/sh\n: >hydrated\n"), 0o700))
 	return bin + ":" + os.Getenv("PATH")
