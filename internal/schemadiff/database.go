@@ -2,44 +2,15 @@ package schemadiff
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
 	atlas "ariga.io/atlas/sql/migrate"
 	"ariga.io/atlas/sql/postgres"
 	"ariga.io/atlas/sql/schema"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-
-	"github.com/stowage-dev/stowage/internal/pgdb"
 )
-
-// withDatabase runs fn on a new empty database and drops it afterwards.
-func withDatabase(ctx context.Context, devURL string, fn func(*pgxpool.Pool) error) (err error) {
-	server, err := pgdb.NewPool(ctx, devURL)
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	name := "stowage_dev_" + strings.ToLower(rand.Text())
-	// template0, because a site may have put things into template1.
-	if _, err := server.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
-		return fmt.Errorf("making a throw-away database: %w", err)
-	}
-	defer func() {
-		_, dropped := server.Exec(context.WithoutCancel(ctx), "DROP DATABASE "+name+" WITH (FORCE)")
-		err = errors.Join(err, dropped)
-	}()
-	pool, err := pgdb.NewPool(ctx, devURL, func(cfg *pgxpool.Config) { cfg.ConnConfig.Database = name })
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return fn(pool)
-}
 
 func withDriver(pool *pgxpool.Pool, fn func(atlas.Driver) error) error {
 	db := stdlib.OpenDBFromPool(pool)

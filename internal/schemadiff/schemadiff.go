@@ -26,6 +26,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	entmigrate "github.com/stowage-dev/stowage/ent/migrate"
+	"github.com/stowage-dev/stowage/internal/pgdb"
 	"github.com/stowage-dev/stowage/migrate"
 )
 
@@ -43,8 +44,8 @@ const (
 // It tries the statements out. When they fail, or something still differs
 // afterwards, it returns an error that names what must be written by hand.
 func Diff(ctx context.Context, devURL, root string) (changes []*atlas.Change, err error) {
-	err = withDatabase(ctx, devURL, func(current *pgxpool.Pool) error {
-		return withDatabase(ctx, devURL, func(desired *pgxpool.Pool) error {
+	err = pgdb.WithThrowAway(ctx, devURL, func(current *pgxpool.Pool) error {
+		return pgdb.WithThrowAway(ctx, devURL, func(desired *pgxpool.Pool) error {
 			if err := replay(ctx, current, root); err != nil {
 				return err
 			}
@@ -63,7 +64,7 @@ func Diff(ctx context.Context, devURL, root string) (changes []*atlas.Change, er
 
 // Dump returns what schema.sql must hold: the schema that the directory leaves.
 func Dump(ctx context.Context, devURL, root string) (dump string, err error) {
-	err = withDatabase(ctx, devURL, func(current *pgxpool.Pool) error {
+	err = pgdb.WithThrowAway(ctx, devURL, func(current *pgxpool.Pool) error {
 		if err := replay(ctx, current, root); err != nil {
 			return err
 		}
