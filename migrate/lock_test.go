@@ -186,7 +186,7 @@ func TestD5TwoMigratorsAtOnce(t *testing.T) {
 
 	require.NoError(t, <-firstDone)
 	require.NoError(t, <-secondDone)
-	require.Equal(t, 6, strings.Count(first.String(), "migration applied"))
+	require.Equal(t, len(migrations(t))-1, strings.Count(first.String(), "migration applied"))
 	require.Contains(t, second.String(), "no migration is pending")
 	require.NoError(t, migrate.Verify(t.Context(), pool))
 }

@@ -182,11 +182,45 @@ func execute(ctx context.Context, db schema.ExecQuerier, dir atlas.Dir, file atl
 	if err != nil {
 		return err
 	}
+	if err := takeUp(ctx, db, dir, file); err != nil {
+		return err
+	}
 	err = executor.Execute(ctx, file)
 	if failed, ok := errors.AsType[*atlas.StmtExecError](err); ok {
 		return failed
 	}
 	return err
+}
+
+// takeUp writes into the record of a file that was left half done what the file
+// says today. The executor refuses it when statements that ran were changed, but
+// it would keep the checksum and the number of statements of the first attempt,
+// and a file whose rest was mended would count as changed or pending for ever.
+func takeUp(ctx context.Context, db schema.ExecQuerier, dir atlas.Dir, file atlas.File) error {
+	record := revisions{db}
+	rev, err := record.ReadRevision(ctx, file.Version())
+	if errors.Is(err, atlas.ErrRevisionNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	stmts, err := file.StmtDecls()
+	if err != nil {
+		return err
+	}
+	if len(stmts) < rev.Applied {
+		return fmt.Errorf("%d of its statements were applied, and now it has only %d: bring back those that were applied", rev.Applied, len(stmts))
+	}
+	sum, err := dir.Checksum()
+	if err != nil {
+		return err
+	}
+	rev.Total = len(stmts)
+	if rev.Hash, err = sum.SumByName(file.Name()); err != nil {
+		return err
+	}
+	return record.WriteRevision(ctx, rev)
 }
 
 func newExecutor(db schema.ExecQuerier, dir atlas.Dir) (*atlas.Executor, error) {

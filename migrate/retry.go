@@ -22,14 +22,16 @@ const lockAttempts = 6
 // blockersTimeout bounds a look at the sessions that hold a lock.
 const blockersTimeout = 5 * time.Second
 
-// retry runs try again when it failed on a lock that somebody held for too long.
+// retry runs try again when it failed on a lock that somebody held for too long,
+// or in a deadlock: that is what becomes of a CREATE INDEX CONCURRENTLY while an
+// Atlas CLI waits for the migrators' lock in a statement, until it gives up.
 // It pauses for as long as it waited, so that those who queued behind it get
 // through before it queues again.
 func (m *migrator) retry(ctx context.Context, name string, try func() error) error {
 	holders := "a session that could not be seen"
 	for attempt := 1; ; attempt++ {
 		seen, err := m.watched(ctx, try)
-		if !metLockTimeout(err) {
+		if !metLock(err) {
 			return err
 		}
 		holders = cmp.Or(seen, holders)
@@ -45,10 +47,10 @@ func (m *migrator) retry(ctx context.Context, name string, try func() error) err
 	}
 }
 
-func metLockTimeout(err error) bool {
-	const lockNotAvailable = "55P03"
+func metLock(err error) bool {
+	const lockNotAvailable, deadlockDetected = "55P03", "40P01"
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == lockNotAvailable
+	return ok && (pgErr.Code == lockNotAvailable || pgErr.Code == deadlockDetected)
 }
 
 // watched runs do and names the sessions that it waited for last, empty when none

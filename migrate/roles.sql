@@ -51,9 +51,9 @@ BEGIN
     END IF;
 
     -- The registry, through the client. Counters, markers and the ledger are not
-    -- its to change. A new repository's counters it writes as zero, because the
-    -- client names every column: another value would stand until the repository is
-    -- reconciled. UPDATE of created_at is what locking a row takes; blobs are
+    -- its to change. A new repository's counters it may insert, because the client
+    -- names every column: a trigger refuses other values than zero of a role that may
+    -- not UPDATE them. UPDATE of created_at is what locking a row takes; blobs are
     -- immutable by a trigger. It keeps the shadow of the blobs through triggers.
     GRANT SELECT, INSERT, UPDATE, DELETE ON namespaces, container_manifests, maven_versions, npm_versions TO stowage_writer;
     GRANT SELECT, INSERT, DELETE, UPDATE (name, soft_deleted_at) ON repositories TO stowage_writer;
@@ -69,7 +69,7 @@ BEGIN
     GRANT UPDATE (size_bytes, artifacts_count, last_reconciled_at) ON repositories TO stowage_worker;
     GRANT SELECT, INSERT (namespace_id), UPDATE (deduplicated_size_bytes, components_count, last_reconciled_at, reconciliation_marker) ON namespace_statistics TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON reconciliation_requests TO stowage_worker;
-    GRANT SELECT, INSERT, UPDATE ON counter_buckets TO stowage_worker;
+    GRANT SELECT, INSERT, UPDATE ON counter_buckets, backfills TO stowage_worker;
     GRANT USAGE, CREATE ON SCHEMA partitions TO stowage_worker;
     ALTER TABLE storage_ledger OWNER TO stowage_worker;
     FOR partition IN

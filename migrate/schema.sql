@@ -138,6 +138,32 @@ BEGIN
 END;
 $function$;
 
+-- function public.stowage_refuse_forged_counters()
+CREATE OR REPLACE FUNCTION public.stowage_refuse_forged_counters()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+    forged text := CASE WHEN NEW.size_bytes <> 0
+        AND NOT has_column_privilege(TG_RELID, 'size_bytes', 'UPDATE') THEN
+        'size_bytes = ' || NEW.size_bytes
+    WHEN NEW.artifacts_count <> 0
+        AND NOT has_column_privilege(TG_RELID, 'artifacts_count', 'UPDATE') THEN
+        'artifacts_count = ' || NEW.artifacts_count
+    WHEN NEW.last_reconciled_at <> 'epoch'
+        AND NOT has_column_privilege(TG_RELID, 'last_reconciled_at', 'UPDATE') THEN
+        'last_reconciled_at = ' || NEW.last_reconciled_at
+    END;
+BEGIN
+    IF forged IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'repository % cannot be inserted with %: role "%" may not update that column, for counters change only through the accounting protocol; leave it out', NEW.id, forged, CURRENT_USER
+        USING ERRCODE = 'insufficient_privilege';
+END;
+$function$;
+
 -- function public.stowage_refuse_slug_change()
 CREATE OR REPLACE FUNCTION public.stowage_refuse_slug_change()
  RETURNS trigger
@@ -173,6 +199,21 @@ BEGIN
     RETURN NULL;
 END;
 $function$;
+
+-- table public.backfills
+CREATE TABLE backfills (
+    name text NOT NULL,
+    state smallint NOT NULL,
+    last_key text NOT NULL DEFAULT ''::text,
+    rows_seen bigint NOT NULL DEFAULT 0,
+    rows_changed bigint NOT NULL DEFAULT 0,
+    rows_expected bigint NOT NULL DEFAULT 0,
+    started_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    finished_at timestamp with time zone,
+    CONSTRAINT pk_backfills PRIMARY KEY (name),
+    CONSTRAINT ck_backfills_state CHECK (((state >= 1) AND (state <= 4)))
+);
 
 -- table public.blob_storage_attachments
 CREATE TABLE blob_storage_attachments (
@@ -402,6 +443,9 @@ CREATE TRIGGER trg_namespaces_create_statistics AFTER INSERT ON public.namespace
 
 -- trigger public.trg_namespaces_slug_immutable
 CREATE TRIGGER trg_namespaces_slug_immutable BEFORE UPDATE ON public.namespaces FOR EACH ROW WHEN ((old.slug IS DISTINCT FROM new.slug)) EXECUTE FUNCTION stowage_refuse_slug_change();
+
+-- trigger public.trg_repositories_guard_counters
+CREATE TRIGGER trg_repositories_guard_counters AFTER INSERT ON public.repositories FOR EACH ROW WHEN (((new.size_bytes <> 0) OR (new.artifacts_count <> 0) OR (new.last_reconciled_at <> '1970-01-01 00:00:00+00'::timestamp with time zone))) EXECUTE FUNCTION stowage_refuse_forged_counters();
 
 -- schema partitions
 CREATE SCHEMA partitions;

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,10 +54,32 @@ const (
 	versionBlobs          = "20261130100005"
 	versionAccounting     = "20261130100006"
 	versionRiver          = "20261130100007"
+	versionGuard          = "20261130100008"
 )
 
 //go:embed migrations down
 var directory embed.FS
+
+// newest is the directory's newest migration, and the version before it.
+func newest(t *testing.T) (last migrate.Migration, before string) {
+	t.Helper()
+	all := migrations(t)
+	return all[len(all)-1], all[len(all)-2].Version
+}
+
+// migrations are those of the directory, oldest first.
+func migrations(t *testing.T) (all []migrate.Migration) {
+	t.Helper()
+	entries, err := directory.ReadDir("migrations")
+	require.NoError(t, err)
+	for _, entry := range entries {
+		if name, isMigration := strings.CutSuffix(entry.Name(), ".sql"); isMigration {
+			version, description, _ := strings.Cut(name, "_")
+			all = append(all, migrate.Migration{Version: version, Description: description})
+		}
+	}
+	return all
+}
 
 // execer is a pool, a connection or a transaction.
 type execer interface {
@@ -157,6 +180,7 @@ const (
 	foreignKeyViolation     = "23503"
 	uniqueViolation         = "23505"
 	invalidTransactionState = "25000"
+	insufficientPrivilege   = "42501"
 )
 
 // stmt is one statement and the comments before it.

@@ -20,6 +20,9 @@ type Migration struct {
 	Description string
 	// AppliedAt is when it was applied, zero when it was not.
 	AppliedAt time.Time
+	// Failed says how far it came and what stopped it, when it runs without a
+	// transaction and was left half done; else it is empty.
+	Failed string
 }
 
 // State is how far a database is, compared with this build.
@@ -59,6 +62,10 @@ func Status(ctx context.Context, pool *pgxpool.Pool) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
+	return status(ctx, pool, dir)
+}
+
+func status(ctx context.Context, pool *pgxpool.Pool, dir atlas.Dir) (State, error) {
 	revs, err := readRevisions(ctx, pool)
 	if err != nil {
 		return State{}, err
@@ -72,21 +79,34 @@ func state(dir atlas.Dir, revs []*atlas.Revision) (State, error) {
 		return State{}, err
 	}
 	var s State
+	halfDone := map[string]string{}
 	for _, rev := range revs {
 		if complete(rev) {
 			s.Applied = append(s.Applied, Migration{Version: rev.Version, Description: rev.Description, AppliedAt: rev.ExecutedAt})
+		} else {
+			halfDone[rev.Version] = failed(rev)
 		}
 	}
 	for _, file := range all {
 		if !slices.ContainsFunc(s.Applied, func(m Migration) bool { return m.Version == file.Version() }) {
-			s.Pending = append(s.Pending, Migration{Version: file.Version(), Description: file.Desc()})
+			s.Pending = append(s.Pending, Migration{Version: file.Version(), Description: file.Desc(), Failed: halfDone[file.Version()]})
 		}
 	}
 	return s, nil
 }
 
+// complete does not look at the error: the open CLI leaves it in the record of a
+// migration that failed half way and was finished later.
 func complete(rev *atlas.Revision) bool {
-	return rev.Applied == rev.Total && rev.Error == ""
+	return rev.Applied == rev.Total
+}
+
+func failed(rev *atlas.Revision) string {
+	done := fmt.Sprintf("%d of %d statements are applied", rev.Applied, rev.Total)
+	if rev.Error == "" {
+		return done // it was killed
+	}
+	return done + ", then: " + rev.Error
 }
 
 func readRevisions(ctx context.Context, pool *pgxpool.Pool) (revs []*atlas.Revision, err error) {

@@ -59,7 +59,11 @@ func verifyRevisions(dir atlas.Dir, revs []*atlas.Revision) (problems []error, e
 		return nil, err
 	}
 	for _, m := range s.Pending {
-		problems = append(problems, fmt.Errorf("migration %s (%s) is not applied: run stowage migrate apply", m.Version, m.Description))
+		pending := fmt.Errorf("migration %s (%s) is not applied: run stowage migrate apply", m.Version, m.Description)
+		if m.Failed != "" {
+			pending = fmt.Errorf("%w; %s", pending, m.Failed)
+		}
+		problems = append(problems, pending)
 	}
 	hashes := map[string]string{}
 	files, err := dir.Files()
