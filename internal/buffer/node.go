@@ -32,7 +32,8 @@ type Identity struct {
 // others are right: one bad bucket need not stop the rest.
 func (b *Buffer) Sizes(ctx context.Context) ([accounting.Buckets]Size, error) {
 	var sizes [accounting.Buckets]Size
-	err := b.everyBucket(ctx, sizesScript, setKeys, func(bucket int, reply []rueidis.RedisMessage) error {
+	calls := func(bucket int) call { return call{keys: setKeys(bucket)} }
+	err := b.everyBucket(ctx, sizesScript, calls, func(bucket int, reply []rueidis.RedisMessage) error {
 		if len(reply) != 3 {
 			return fmt.Errorf("reply has %d parts instead of 3", len(reply))
 		}
@@ -103,8 +104,8 @@ func (b *Buffer) Check(ctx context.Context) error {
 type node struct{ identity, runID, policy string }
 
 func (b *Buffer) everyNode(ctx context.Context, read func(bucket int, n node) error) error {
-	keys := func(bucket int) []string { return []string{bucketPrefix(bucket) + identityName} }
-	return b.everyBucket(ctx, nodeScript, keys, func(bucket int, reply []rueidis.RedisMessage) error {
+	calls := func(bucket int) call { return call{keys: []string{bucketPrefix(bucket) + identityName}} }
+	return b.everyBucket(ctx, nodeScript, calls, func(bucket int, reply []rueidis.RedisMessage) error {
 		if len(reply) != 3 {
 			return fmt.Errorf("reply has %d parts instead of 3", len(reply))
 		}
@@ -121,10 +122,10 @@ func (b *Buffer) everyNode(ctx context.Context, read func(bucket int, n node) er
 
 // everyBucket runs a script for all buckets in one pipeline. It reads every
 // reply that there is; the error is the first one, and says how many there are.
-func (b *Buffer) everyBucket(ctx context.Context, s script, keys func(bucket int) []string, read func(bucket int, reply []rueidis.RedisMessage) error) error {
+func (b *Buffer) everyBucket(ctx context.Context, s script, callOf func(bucket int) call, read func(bucket int, reply []rueidis.RedisMessage) error) error {
 	calls := make([]call, accounting.Buckets)
 	for bucket := range calls {
-		calls[bucket].keys = keys(bucket)
+		calls[bucket] = callOf(bucket)
 	}
 	var first error
 	failed := 0

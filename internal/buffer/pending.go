@@ -28,6 +28,8 @@ type Pending struct {
 	// Flush is nil when none is outstanding. The row may have it already: it is
 	// deleted only after the commit.
 	Flush *accounting.Flush
+	// Quarantined says that nothing of this is applied and nothing is added.
+	Quarantined bool
 }
 
 // Pending reads buffers and flushes in one pipeline, both of a scope at one
@@ -38,9 +40,11 @@ func (b *Buffer) Pending(ctx context.Context, scopes []accounting.Scope) (map[ac
 	calls := make([]call, len(chunks))
 	for i, chunk := range chunks {
 		bucket := accounting.Bucket(chunk[0].Namespace)
+		calls[i].keys = []string{bucketPrefix(bucket) + quarantineName}
 		for _, s := range chunk {
 			m := member(s)
 			calls[i].keys = append(calls[i].keys, flushKey(bucket, m), bufferKey(bucket, m))
+			calls[i].args = append(calls[i].args, m)
 		}
 	}
 	pending := make(map[accounting.Scope]Pending, len(scopes))
@@ -72,15 +76,17 @@ func chunkByBucket(scopes []accounting.Scope) [][]accounting.Scope {
 }
 
 func parsePending(scope accounting.Scope, reply rueidis.RedisMessage) (p Pending, ok bool) {
-	pair, err := reply.ToArray()
-	if err != nil || len(pair) != 2 {
+	parts, err := reply.ToArray()
+	if err != nil || len(parts) != 3 {
 		return Pending{}, false
 	}
-	flushFields, errFlush := pair[0].AsStrMap()
-	bufferFields, errBuffer := pair[1].AsStrMap()
-	if errFlush != nil || errBuffer != nil {
+	flushFields, errFlush := parts[0].AsStrMap()
+	bufferFields, errBuffer := parts[1].AsStrMap()
+	quarantined, errQuarantine := parts[2].AsInt64()
+	if errFlush != nil || errBuffer != nil || errQuarantine != nil {
 		return Pending{}, false
 	}
+	p.Quarantined = quarantined == 1
 	if len(flushFields) > 0 {
 		flush, err := parseFlush(scope, flushFields)
 		if err != nil {

@@ -25,6 +25,7 @@ var (
 	restoreScript    = newScript("restore.lua", evenWhenFull)
 	nodeScript       = newScript("node.lua", "")
 	asideScript      = newScript("aside.lua", evenWhenFull)
+	bucketScript     = newScript("bucket.lua", "")
 )
 
 // script is rueidis.Lua for many calls at once: Lua.ExecMulti first loads the
