@@ -205,7 +205,11 @@ func takeUp(ctx context.Context, db schema.ExecQuerier, dir atlas.Dir, file atla
 	if err != nil {
 		return err
 	}
-	stmts, err := file.StmtDecls()
+	driver, err := postgres.Open(db)
+	if err != nil {
+		return err
+	}
+	stmts, err := atlas.FileStmtDecls(driver, file)
 	if err != nil {
 		return err
 	}
