@@ -122,13 +122,10 @@ func TestPlanBudgets(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)
 		namespace := uuid.Must(uuid.NewV7())
-		_, err := pool.Exec(t.Context(), `INSERT INTO namespaces (id, slug) SELECT gen_random_uuid(), 'n' || n FROM generate_series(1, 200) AS n`)
-		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), `INSERT INTO namespaces (id, slug) VALUES ($1, 'counted')`, namespace)
-		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), `
-			INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes)
-			SELECT id, sha256(uuid_send(id) || int4send(n)), 1 FROM namespaces, generate_series(1, 100) AS n`)
+		_, err := pool.Exec(t.Context(), `
+			INSERT INTO blob_storage_blobs_by_namespace (namespace_id, sha256, size_bytes)
+			SELECT id, sha256(uuid_send(id) || int4send(n)), 1
+			FROM (SELECT gen_random_uuid() FROM generate_series(1, 1000) UNION ALL SELECT $1) AS namespaces (id), generate_series(1, 100) AS n`, namespace)
 		require.NoError(t, err)
 		_, err = pool.Exec(t.Context(), `VACUUM (ANALYZE) blob_storage_blobs_by_namespace`)
 		require.NoError(t, err)
