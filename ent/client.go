@@ -17,9 +17,13 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containermanifestreference"
+	"github.com/stowage-dev/stowage/ent/containertag"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/namespace"
 	"github.com/stowage-dev/stowage/ent/namespacestatistics"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/repository"
 )
@@ -31,8 +35,16 @@ type Client struct {
 	Schema *migrate.Schema
 	// ContainerManifest is the client for interacting with the ContainerManifest builders.
 	ContainerManifest *ContainerManifestClient
+	// ContainerManifestReference is the client for interacting with the ContainerManifestReference builders.
+	ContainerManifestReference *ContainerManifestReferenceClient
+	// ContainerTag is the client for interacting with the ContainerTag builders.
+	ContainerTag *ContainerTagClient
+	// MavenFile is the client for interacting with the MavenFile builders.
+	MavenFile *MavenFileClient
 	// MavenVersion is the client for interacting with the MavenVersion builders.
 	MavenVersion *MavenVersionClient
+	// NPMDistTag is the client for interacting with the NPMDistTag builders.
+	NPMDistTag *NPMDistTagClient
 	// NPMVersion is the client for interacting with the NPMVersion builders.
 	NPMVersion *NPMVersionClient
 	// Namespace is the client for interacting with the Namespace builders.
@@ -53,7 +65,11 @@ func NewClient(opts ...Option) *Client {
 func (c *Client) init() {
 	c.Schema = migrate.NewSchema(c.driver)
 	c.ContainerManifest = NewContainerManifestClient(c.config)
+	c.ContainerManifestReference = NewContainerManifestReferenceClient(c.config)
+	c.ContainerTag = NewContainerTagClient(c.config)
+	c.MavenFile = NewMavenFileClient(c.config)
 	c.MavenVersion = NewMavenVersionClient(c.config)
+	c.NPMDistTag = NewNPMDistTagClient(c.config)
 	c.NPMVersion = NewNPMVersionClient(c.config)
 	c.Namespace = NewNamespaceClient(c.config)
 	c.NamespaceStatistics = NewNamespaceStatisticsClient(c.config)
@@ -148,14 +164,18 @@ func (c *Client) Tx(ctx context.Context) (*Tx, error) {
 	cfg := c.config
 	cfg.driver = tx
 	return &Tx{
-		ctx:                 ctx,
-		config:              cfg,
-		ContainerManifest:   NewContainerManifestClient(cfg),
-		MavenVersion:        NewMavenVersionClient(cfg),
-		NPMVersion:          NewNPMVersionClient(cfg),
-		Namespace:           NewNamespaceClient(cfg),
-		NamespaceStatistics: NewNamespaceStatisticsClient(cfg),
-		Repository:          NewRepositoryClient(cfg),
+		ctx:                        ctx,
+		config:                     cfg,
+		ContainerManifest:          NewContainerManifestClient(cfg),
+		ContainerManifestReference: NewContainerManifestReferenceClient(cfg),
+		ContainerTag:               NewContainerTagClient(cfg),
+		MavenFile:                  NewMavenFileClient(cfg),
+		MavenVersion:               NewMavenVersionClient(cfg),
+		NPMDistTag:                 NewNPMDistTagClient(cfg),
+		NPMVersion:                 NewNPMVersionClient(cfg),
+		Namespace:                  NewNamespaceClient(cfg),
+		NamespaceStatistics:        NewNamespaceStatisticsClient(cfg),
+		Repository:                 NewRepositoryClient(cfg),
 	}, nil
 }
 
@@ -173,14 +193,18 @@ func (c *Client) BeginTx(ctx context.Context, opts *sql.TxOptions) (*Tx, error) 
 	cfg := c.config
 	cfg.driver = &txDriver{tx: tx, drv: c.driver}
 	return &Tx{
-		ctx:                 ctx,
-		config:              cfg,
-		ContainerManifest:   NewContainerManifestClient(cfg),
-		MavenVersion:        NewMavenVersionClient(cfg),
-		NPMVersion:          NewNPMVersionClient(cfg),
-		Namespace:           NewNamespaceClient(cfg),
-		NamespaceStatistics: NewNamespaceStatisticsClient(cfg),
-		Repository:          NewRepositoryClient(cfg),
+		ctx:                        ctx,
+		config:                     cfg,
+		ContainerManifest:          NewContainerManifestClient(cfg),
+		ContainerManifestReference: NewContainerManifestReferenceClient(cfg),
+		ContainerTag:               NewContainerTagClient(cfg),
+		MavenFile:                  NewMavenFileClient(cfg),
+		MavenVersion:               NewMavenVersionClient(cfg),
+		NPMDistTag:                 NewNPMDistTagClient(cfg),
+		NPMVersion:                 NewNPMVersionClient(cfg),
+		Namespace:                  NewNamespaceClient(cfg),
+		NamespaceStatistics:        NewNamespaceStatisticsClient(cfg),
+		Repository:                 NewRepositoryClient(cfg),
 	}, nil
 }
 
@@ -210,8 +234,9 @@ func (c *Client) Close() error {
 // In order to add hooks to a specific client, call: `client.Node.Use(...)`.
 func (c *Client) Use(hooks ...Hook) {
 	for _, n := range []interface{ Use(...Hook) }{
-		c.ContainerManifest, c.MavenVersion, c.NPMVersion, c.Namespace,
-		c.NamespaceStatistics, c.Repository,
+		c.ContainerManifest, c.ContainerManifestReference, c.ContainerTag, c.MavenFile,
+		c.MavenVersion, c.NPMDistTag, c.NPMVersion, c.Namespace, c.NamespaceStatistics,
+		c.Repository,
 	} {
 		n.Use(hooks...)
 	}
@@ -221,8 +246,9 @@ func (c *Client) Use(hooks ...Hook) {
 // In order to add interceptors to a specific client, call: `client.Node.Intercept(...)`.
 func (c *Client) Intercept(interceptors ...Interceptor) {
 	for _, n := range []interface{ Intercept(...Interceptor) }{
-		c.ContainerManifest, c.MavenVersion, c.NPMVersion, c.Namespace,
-		c.NamespaceStatistics, c.Repository,
+		c.ContainerManifest, c.ContainerManifestReference, c.ContainerTag, c.MavenFile,
+		c.MavenVersion, c.NPMDistTag, c.NPMVersion, c.Namespace, c.NamespaceStatistics,
+		c.Repository,
 	} {
 		n.Intercept(interceptors...)
 	}
@@ -240,8 +266,16 @@ func (c *Client) Mutate(ctx context.Context, m Mutation) (Value, error) {
 	switch m := m.(type) {
 	case *ContainerManifestMutation:
 		return c.ContainerManifest.mutate(ctx, m)
+	case *ContainerManifestReferenceMutation:
+		return c.ContainerManifestReference.mutate(ctx, m)
+	case *ContainerTagMutation:
+		return c.ContainerTag.mutate(ctx, m)
+	case *MavenFileMutation:
+		return c.MavenFile.mutate(ctx, m)
 	case *MavenVersionMutation:
 		return c.MavenVersion.mutate(ctx, m)
+	case *NPMDistTagMutation:
+		return c.NPMDistTag.mutate(ctx, m)
 	case *NPMVersionMutation:
 		return c.NPMVersion.mutate(ctx, m)
 	case *NamespaceMutation:
@@ -379,6 +413,54 @@ func (c *ContainerManifestClient) QueryRepository(_m *ContainerManifest) *Reposi
 	return query
 }
 
+// QueryTags queries the tags edge of a ContainerManifest.
+func (c *ContainerManifestClient) QueryTags(_m *ContainerManifest) *ContainerTagQuery {
+	query := (&ContainerTagClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, id),
+			sqlgraph.To(containertag.Table, containertag.FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, containermanifest.TagsTable, containermanifest.TagsColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// QueryChildren queries the children edge of a ContainerManifest.
+func (c *ContainerManifestClient) QueryChildren(_m *ContainerManifest) *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, id),
+			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
+			sqlgraph.Edge(sqlgraph.M2M, false, containermanifest.ChildrenTable, containermanifest.ChildrenPrimaryKey...),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// QueryReferences queries the references edge of a ContainerManifest.
+func (c *ContainerManifestClient) QueryReferences(_m *ContainerManifest) *ContainerManifestReferenceQuery {
+	query := (&ContainerManifestReferenceClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, id),
+			sqlgraph.To(containermanifestreference.Table, containermanifestreference.IndexColumn),
+			sqlgraph.Edge(sqlgraph.O2M, true, containermanifest.ReferencesTable, containermanifest.ReferencesColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
 // Hooks returns the client hooks.
 func (c *ContainerManifestClient) Hooks() []Hook {
 	return c.hooks.ContainerManifest
@@ -401,6 +483,420 @@ func (c *ContainerManifestClient) mutate(ctx context.Context, m *ContainerManife
 		return (&ContainerManifestDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
 	default:
 		return nil, fmt.Errorf("ent: unknown ContainerManifest mutation op: %q", m.Op())
+	}
+}
+
+// ContainerManifestReferenceClient is a client for the ContainerManifestReference schema.
+type ContainerManifestReferenceClient struct {
+	config
+}
+
+// NewContainerManifestReferenceClient returns a client for the ContainerManifestReference from the given config.
+func NewContainerManifestReferenceClient(c config) *ContainerManifestReferenceClient {
+	return &ContainerManifestReferenceClient{config: c}
+}
+
+// Use adds a list of mutation hooks to the hooks stack.
+// A call to `Use(f, g, h)` equals to `containermanifestreference.Hooks(f(g(h())))`.
+func (c *ContainerManifestReferenceClient) Use(hooks ...Hook) {
+	c.hooks.ContainerManifestReference = append(c.hooks.ContainerManifestReference, hooks...)
+}
+
+// Intercept adds a list of query interceptors to the interceptors stack.
+// A call to `Intercept(f, g, h)` equals to `containermanifestreference.Intercept(f(g(h())))`.
+func (c *ContainerManifestReferenceClient) Intercept(interceptors ...Interceptor) {
+	c.inters.ContainerManifestReference = append(c.inters.ContainerManifestReference, interceptors...)
+}
+
+// Create returns a builder for creating a ContainerManifestReference entity.
+func (c *ContainerManifestReferenceClient) Create() *ContainerManifestReferenceCreate {
+	mutation := newContainerManifestReferenceMutation(c.config, OpCreate)
+	return &ContainerManifestReferenceCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// CreateBulk returns a builder for creating a bulk of ContainerManifestReference entities.
+func (c *ContainerManifestReferenceClient) CreateBulk(builders ...*ContainerManifestReferenceCreate) *ContainerManifestReferenceCreateBulk {
+	return &ContainerManifestReferenceCreateBulk{config: c.config, builders: builders}
+}
+
+// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
+// a builder and applies setFunc on it.
+func (c *ContainerManifestReferenceClient) MapCreateBulk(slice any, setFunc func(*ContainerManifestReferenceCreate, int)) *ContainerManifestReferenceCreateBulk {
+	rv := reflect.ValueOf(slice)
+	if rv.Kind() != reflect.Slice {
+		return &ContainerManifestReferenceCreateBulk{err: fmt.Errorf("calling to ContainerManifestReferenceClient.MapCreateBulk with wrong type %T, need slice", slice)}
+	}
+	builders := make([]*ContainerManifestReferenceCreate, rv.Len())
+	for i := 0; i < rv.Len(); i++ {
+		builders[i] = c.Create()
+		setFunc(builders[i], i)
+	}
+	return &ContainerManifestReferenceCreateBulk{config: c.config, builders: builders}
+}
+
+// Update returns an update builder for ContainerManifestReference.
+func (c *ContainerManifestReferenceClient) Update() *ContainerManifestReferenceUpdate {
+	mutation := newContainerManifestReferenceMutation(c.config, OpUpdate)
+	return &ContainerManifestReferenceUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOne returns an update builder for the given entity.
+func (c *ContainerManifestReferenceClient) UpdateOne(_m *ContainerManifestReference) *ContainerManifestReferenceUpdateOne {
+	mutation := newContainerManifestReferenceMutation(c.config, OpUpdateOne)
+	mutation.index = &_m.IndexID
+	mutation.child = &_m.ChildID
+	return &ContainerManifestReferenceUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// Delete returns a delete builder for ContainerManifestReference.
+func (c *ContainerManifestReferenceClient) Delete() *ContainerManifestReferenceDelete {
+	mutation := newContainerManifestReferenceMutation(c.config, OpDelete)
+	return &ContainerManifestReferenceDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// Query returns a query builder for ContainerManifestReference.
+func (c *ContainerManifestReferenceClient) Query() *ContainerManifestReferenceQuery {
+	return &ContainerManifestReferenceQuery{
+		config: c.config,
+		ctx:    &QueryContext{Type: TypeContainerManifestReference},
+		inters: c.Interceptors(),
+	}
+}
+
+// QueryIndex queries the index edge of a ContainerManifestReference.
+func (c *ContainerManifestReferenceClient) QueryIndex(_m *ContainerManifestReference) *ContainerManifestQuery {
+	return c.Query().
+		Where(containermanifestreference.IndexID(_m.IndexID), containermanifestreference.ChildID(_m.ChildID)).
+		QueryIndex()
+}
+
+// QueryChild queries the child edge of a ContainerManifestReference.
+func (c *ContainerManifestReferenceClient) QueryChild(_m *ContainerManifestReference) *ContainerManifestQuery {
+	return c.Query().
+		Where(containermanifestreference.IndexID(_m.IndexID), containermanifestreference.ChildID(_m.ChildID)).
+		QueryChild()
+}
+
+// Hooks returns the client hooks.
+func (c *ContainerManifestReferenceClient) Hooks() []Hook {
+	return c.hooks.ContainerManifestReference
+}
+
+// Interceptors returns the client interceptors.
+func (c *ContainerManifestReferenceClient) Interceptors() []Interceptor {
+	return c.inters.ContainerManifestReference
+}
+
+func (c *ContainerManifestReferenceClient) mutate(ctx context.Context, m *ContainerManifestReferenceMutation) (Value, error) {
+	switch m.Op() {
+	case OpCreate:
+		return (&ContainerManifestReferenceCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdate:
+		return (&ContainerManifestReferenceUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdateOne:
+		return (&ContainerManifestReferenceUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpDelete, OpDeleteOne:
+		return (&ContainerManifestReferenceDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
+	default:
+		return nil, fmt.Errorf("ent: unknown ContainerManifestReference mutation op: %q", m.Op())
+	}
+}
+
+// ContainerTagClient is a client for the ContainerTag schema.
+type ContainerTagClient struct {
+	config
+}
+
+// NewContainerTagClient returns a client for the ContainerTag from the given config.
+func NewContainerTagClient(c config) *ContainerTagClient {
+	return &ContainerTagClient{config: c}
+}
+
+// Use adds a list of mutation hooks to the hooks stack.
+// A call to `Use(f, g, h)` equals to `containertag.Hooks(f(g(h())))`.
+func (c *ContainerTagClient) Use(hooks ...Hook) {
+	c.hooks.ContainerTag = append(c.hooks.ContainerTag, hooks...)
+}
+
+// Intercept adds a list of query interceptors to the interceptors stack.
+// A call to `Intercept(f, g, h)` equals to `containertag.Intercept(f(g(h())))`.
+func (c *ContainerTagClient) Intercept(interceptors ...Interceptor) {
+	c.inters.ContainerTag = append(c.inters.ContainerTag, interceptors...)
+}
+
+// Create returns a builder for creating a ContainerTag entity.
+func (c *ContainerTagClient) Create() *ContainerTagCreate {
+	mutation := newContainerTagMutation(c.config, OpCreate)
+	return &ContainerTagCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// CreateBulk returns a builder for creating a bulk of ContainerTag entities.
+func (c *ContainerTagClient) CreateBulk(builders ...*ContainerTagCreate) *ContainerTagCreateBulk {
+	return &ContainerTagCreateBulk{config: c.config, builders: builders}
+}
+
+// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
+// a builder and applies setFunc on it.
+func (c *ContainerTagClient) MapCreateBulk(slice any, setFunc func(*ContainerTagCreate, int)) *ContainerTagCreateBulk {
+	rv := reflect.ValueOf(slice)
+	if rv.Kind() != reflect.Slice {
+		return &ContainerTagCreateBulk{err: fmt.Errorf("calling to ContainerTagClient.MapCreateBulk with wrong type %T, need slice", slice)}
+	}
+	builders := make([]*ContainerTagCreate, rv.Len())
+	for i := 0; i < rv.Len(); i++ {
+		builders[i] = c.Create()
+		setFunc(builders[i], i)
+	}
+	return &ContainerTagCreateBulk{config: c.config, builders: builders}
+}
+
+// Update returns an update builder for ContainerTag.
+func (c *ContainerTagClient) Update() *ContainerTagUpdate {
+	mutation := newContainerTagMutation(c.config, OpUpdate)
+	return &ContainerTagUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOne returns an update builder for the given entity.
+func (c *ContainerTagClient) UpdateOne(_m *ContainerTag) *ContainerTagUpdateOne {
+	mutation := newContainerTagMutation(c.config, OpUpdateOne, withContainerTag(_m))
+	return &ContainerTagUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOneID returns an update builder for the given id.
+func (c *ContainerTagClient) UpdateOneID(id uuid.UUID) *ContainerTagUpdateOne {
+	mutation := newContainerTagMutation(c.config, OpUpdateOne, withContainerTagID(id))
+	return &ContainerTagUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// Delete returns a delete builder for ContainerTag.
+func (c *ContainerTagClient) Delete() *ContainerTagDelete {
+	mutation := newContainerTagMutation(c.config, OpDelete)
+	return &ContainerTagDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// DeleteOne returns a builder for deleting the given entity.
+func (c *ContainerTagClient) DeleteOne(_m *ContainerTag) *ContainerTagDeleteOne {
+	return c.DeleteOneID(_m.ID)
+}
+
+// DeleteOneID returns a builder for deleting the given entity by its id.
+func (c *ContainerTagClient) DeleteOneID(id uuid.UUID) *ContainerTagDeleteOne {
+	builder := c.Delete().Where(containertag.ID(id))
+	builder.mutation.id = &id
+	builder.mutation.op = OpDeleteOne
+	return &ContainerTagDeleteOne{builder}
+}
+
+// Query returns a query builder for ContainerTag.
+func (c *ContainerTagClient) Query() *ContainerTagQuery {
+	return &ContainerTagQuery{
+		config: c.config,
+		ctx:    &QueryContext{Type: TypeContainerTag},
+		inters: c.Interceptors(),
+	}
+}
+
+// Get returns a ContainerTag entity by its id.
+func (c *ContainerTagClient) Get(ctx context.Context, id uuid.UUID) (*ContainerTag, error) {
+	return c.Query().Where(containertag.ID(id)).Only(ctx)
+}
+
+// GetX is like Get, but panics if an error occurs.
+func (c *ContainerTagClient) GetX(ctx context.Context, id uuid.UUID) *ContainerTag {
+	obj, err := c.Get(ctx, id)
+	if err != nil {
+		panic(err)
+	}
+	return obj
+}
+
+// QueryManifest queries the manifest edge of a ContainerTag.
+func (c *ContainerTagClient) QueryManifest(_m *ContainerTag) *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containertag.Table, containertag.FieldID, id),
+			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
+			sqlgraph.Edge(sqlgraph.M2O, true, containertag.ManifestTable, containertag.ManifestColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// Hooks returns the client hooks.
+func (c *ContainerTagClient) Hooks() []Hook {
+	return c.hooks.ContainerTag
+}
+
+// Interceptors returns the client interceptors.
+func (c *ContainerTagClient) Interceptors() []Interceptor {
+	return c.inters.ContainerTag
+}
+
+func (c *ContainerTagClient) mutate(ctx context.Context, m *ContainerTagMutation) (Value, error) {
+	switch m.Op() {
+	case OpCreate:
+		return (&ContainerTagCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdate:
+		return (&ContainerTagUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdateOne:
+		return (&ContainerTagUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpDelete, OpDeleteOne:
+		return (&ContainerTagDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
+	default:
+		return nil, fmt.Errorf("ent: unknown ContainerTag mutation op: %q", m.Op())
+	}
+}
+
+// MavenFileClient is a client for the MavenFile schema.
+type MavenFileClient struct {
+	config
+}
+
+// NewMavenFileClient returns a client for the MavenFile from the given config.
+func NewMavenFileClient(c config) *MavenFileClient {
+	return &MavenFileClient{config: c}
+}
+
+// Use adds a list of mutation hooks to the hooks stack.
+// A call to `Use(f, g, h)` equals to `mavenfile.Hooks(f(g(h())))`.
+func (c *MavenFileClient) Use(hooks ...Hook) {
+	c.hooks.MavenFile = append(c.hooks.MavenFile, hooks...)
+}
+
+// Intercept adds a list of query interceptors to the interceptors stack.
+// A call to `Intercept(f, g, h)` equals to `mavenfile.Intercept(f(g(h())))`.
+func (c *MavenFileClient) Intercept(interceptors ...Interceptor) {
+	c.inters.MavenFile = append(c.inters.MavenFile, interceptors...)
+}
+
+// Create returns a builder for creating a MavenFile entity.
+func (c *MavenFileClient) Create() *MavenFileCreate {
+	mutation := newMavenFileMutation(c.config, OpCreate)
+	return &MavenFileCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// CreateBulk returns a builder for creating a bulk of MavenFile entities.
+func (c *MavenFileClient) CreateBulk(builders ...*MavenFileCreate) *MavenFileCreateBulk {
+	return &MavenFileCreateBulk{config: c.config, builders: builders}
+}
+
+// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
+// a builder and applies setFunc on it.
+func (c *MavenFileClient) MapCreateBulk(slice any, setFunc func(*MavenFileCreate, int)) *MavenFileCreateBulk {
+	rv := reflect.ValueOf(slice)
+	if rv.Kind() != reflect.Slice {
+		return &MavenFileCreateBulk{err: fmt.Errorf("calling to MavenFileClient.MapCreateBulk with wrong type %T, need slice", slice)}
+	}
+	builders := make([]*MavenFileCreate, rv.Len())
+	for i := 0; i < rv.Len(); i++ {
+		builders[i] = c.Create()
+		setFunc(builders[i], i)
+	}
+	return &MavenFileCreateBulk{config: c.config, builders: builders}
+}
+
+// Update returns an update builder for MavenFile.
+func (c *MavenFileClient) Update() *MavenFileUpdate {
+	mutation := newMavenFileMutation(c.config, OpUpdate)
+	return &MavenFileUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOne returns an update builder for the given entity.
+func (c *MavenFileClient) UpdateOne(_m *MavenFile) *MavenFileUpdateOne {
+	mutation := newMavenFileMutation(c.config, OpUpdateOne, withMavenFile(_m))
+	return &MavenFileUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOneID returns an update builder for the given id.
+func (c *MavenFileClient) UpdateOneID(id uuid.UUID) *MavenFileUpdateOne {
+	mutation := newMavenFileMutation(c.config, OpUpdateOne, withMavenFileID(id))
+	return &MavenFileUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// Delete returns a delete builder for MavenFile.
+func (c *MavenFileClient) Delete() *MavenFileDelete {
+	mutation := newMavenFileMutation(c.config, OpDelete)
+	return &MavenFileDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// DeleteOne returns a builder for deleting the given entity.
+func (c *MavenFileClient) DeleteOne(_m *MavenFile) *MavenFileDeleteOne {
+	return c.DeleteOneID(_m.ID)
+}
+
+// DeleteOneID returns a builder for deleting the given entity by its id.
+func (c *MavenFileClient) DeleteOneID(id uuid.UUID) *MavenFileDeleteOne {
+	builder := c.Delete().Where(mavenfile.ID(id))
+	builder.mutation.id = &id
+	builder.mutation.op = OpDeleteOne
+	return &MavenFileDeleteOne{builder}
+}
+
+// Query returns a query builder for MavenFile.
+func (c *MavenFileClient) Query() *MavenFileQuery {
+	return &MavenFileQuery{
+		config: c.config,
+		ctx:    &QueryContext{Type: TypeMavenFile},
+		inters: c.Interceptors(),
+	}
+}
+
+// Get returns a MavenFile entity by its id.
+func (c *MavenFileClient) Get(ctx context.Context, id uuid.UUID) (*MavenFile, error) {
+	return c.Query().Where(mavenfile.ID(id)).Only(ctx)
+}
+
+// GetX is like Get, but panics if an error occurs.
+func (c *MavenFileClient) GetX(ctx context.Context, id uuid.UUID) *MavenFile {
+	obj, err := c.Get(ctx, id)
+	if err != nil {
+		panic(err)
+	}
+	return obj
+}
+
+// QueryVersion queries the version edge of a MavenFile.
+func (c *MavenFileClient) QueryVersion(_m *MavenFile) *MavenVersionQuery {
+	query := (&MavenVersionClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(mavenfile.Table, mavenfile.FieldID, id),
+			sqlgraph.To(mavenversion.Table, mavenversion.FieldID),
+			sqlgraph.Edge(sqlgraph.M2O, true, mavenfile.VersionTable, mavenfile.VersionColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// Hooks returns the client hooks.
+func (c *MavenFileClient) Hooks() []Hook {
+	return c.hooks.MavenFile
+}
+
+// Interceptors returns the client interceptors.
+func (c *MavenFileClient) Interceptors() []Interceptor {
+	return c.inters.MavenFile
+}
+
+func (c *MavenFileClient) mutate(ctx context.Context, m *MavenFileMutation) (Value, error) {
+	switch m.Op() {
+	case OpCreate:
+		return (&MavenFileCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdate:
+		return (&MavenFileUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdateOne:
+		return (&MavenFileUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpDelete, OpDeleteOne:
+		return (&MavenFileDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
+	default:
+		return nil, fmt.Errorf("ent: unknown MavenFile mutation op: %q", m.Op())
 	}
 }
 
@@ -528,6 +1024,22 @@ func (c *MavenVersionClient) QueryRepository(_m *MavenVersion) *RepositoryQuery 
 	return query
 }
 
+// QueryFiles queries the files edge of a MavenVersion.
+func (c *MavenVersionClient) QueryFiles(_m *MavenVersion) *MavenFileQuery {
+	query := (&MavenFileClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(mavenversion.Table, mavenversion.FieldID, id),
+			sqlgraph.To(mavenfile.Table, mavenfile.FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, mavenversion.FilesTable, mavenversion.FilesColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
 // Hooks returns the client hooks.
 func (c *MavenVersionClient) Hooks() []Hook {
 	return c.hooks.MavenVersion
@@ -550,6 +1062,155 @@ func (c *MavenVersionClient) mutate(ctx context.Context, m *MavenVersionMutation
 		return (&MavenVersionDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
 	default:
 		return nil, fmt.Errorf("ent: unknown MavenVersion mutation op: %q", m.Op())
+	}
+}
+
+// NPMDistTagClient is a client for the NPMDistTag schema.
+type NPMDistTagClient struct {
+	config
+}
+
+// NewNPMDistTagClient returns a client for the NPMDistTag from the given config.
+func NewNPMDistTagClient(c config) *NPMDistTagClient {
+	return &NPMDistTagClient{config: c}
+}
+
+// Use adds a list of mutation hooks to the hooks stack.
+// A call to `Use(f, g, h)` equals to `npmdisttag.Hooks(f(g(h())))`.
+func (c *NPMDistTagClient) Use(hooks ...Hook) {
+	c.hooks.NPMDistTag = append(c.hooks.NPMDistTag, hooks...)
+}
+
+// Intercept adds a list of query interceptors to the interceptors stack.
+// A call to `Intercept(f, g, h)` equals to `npmdisttag.Intercept(f(g(h())))`.
+func (c *NPMDistTagClient) Intercept(interceptors ...Interceptor) {
+	c.inters.NPMDistTag = append(c.inters.NPMDistTag, interceptors...)
+}
+
+// Create returns a builder for creating a NPMDistTag entity.
+func (c *NPMDistTagClient) Create() *NPMDistTagCreate {
+	mutation := newNPMDistTagMutation(c.config, OpCreate)
+	return &NPMDistTagCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// CreateBulk returns a builder for creating a bulk of NPMDistTag entities.
+func (c *NPMDistTagClient) CreateBulk(builders ...*NPMDistTagCreate) *NPMDistTagCreateBulk {
+	return &NPMDistTagCreateBulk{config: c.config, builders: builders}
+}
+
+// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
+// a builder and applies setFunc on it.
+func (c *NPMDistTagClient) MapCreateBulk(slice any, setFunc func(*NPMDistTagCreate, int)) *NPMDistTagCreateBulk {
+	rv := reflect.ValueOf(slice)
+	if rv.Kind() != reflect.Slice {
+		return &NPMDistTagCreateBulk{err: fmt.Errorf("calling to NPMDistTagClient.MapCreateBulk with wrong type %T, need slice", slice)}
+	}
+	builders := make([]*NPMDistTagCreate, rv.Len())
+	for i := 0; i < rv.Len(); i++ {
+		builders[i] = c.Create()
+		setFunc(builders[i], i)
+	}
+	return &NPMDistTagCreateBulk{config: c.config, builders: builders}
+}
+
+// Update returns an update builder for NPMDistTag.
+func (c *NPMDistTagClient) Update() *NPMDistTagUpdate {
+	mutation := newNPMDistTagMutation(c.config, OpUpdate)
+	return &NPMDistTagUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOne returns an update builder for the given entity.
+func (c *NPMDistTagClient) UpdateOne(_m *NPMDistTag) *NPMDistTagUpdateOne {
+	mutation := newNPMDistTagMutation(c.config, OpUpdateOne, withNPMDistTag(_m))
+	return &NPMDistTagUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOneID returns an update builder for the given id.
+func (c *NPMDistTagClient) UpdateOneID(id uuid.UUID) *NPMDistTagUpdateOne {
+	mutation := newNPMDistTagMutation(c.config, OpUpdateOne, withNPMDistTagID(id))
+	return &NPMDistTagUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// Delete returns a delete builder for NPMDistTag.
+func (c *NPMDistTagClient) Delete() *NPMDistTagDelete {
+	mutation := newNPMDistTagMutation(c.config, OpDelete)
+	return &NPMDistTagDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// DeleteOne returns a builder for deleting the given entity.
+func (c *NPMDistTagClient) DeleteOne(_m *NPMDistTag) *NPMDistTagDeleteOne {
+	return c.DeleteOneID(_m.ID)
+}
+
+// DeleteOneID returns a builder for deleting the given entity by its id.
+func (c *NPMDistTagClient) DeleteOneID(id uuid.UUID) *NPMDistTagDeleteOne {
+	builder := c.Delete().Where(npmdisttag.ID(id))
+	builder.mutation.id = &id
+	builder.mutation.op = OpDeleteOne
+	return &NPMDistTagDeleteOne{builder}
+}
+
+// Query returns a query builder for NPMDistTag.
+func (c *NPMDistTagClient) Query() *NPMDistTagQuery {
+	return &NPMDistTagQuery{
+		config: c.config,
+		ctx:    &QueryContext{Type: TypeNPMDistTag},
+		inters: c.Interceptors(),
+	}
+}
+
+// Get returns a NPMDistTag entity by its id.
+func (c *NPMDistTagClient) Get(ctx context.Context, id uuid.UUID) (*NPMDistTag, error) {
+	return c.Query().Where(npmdisttag.ID(id)).Only(ctx)
+}
+
+// GetX is like Get, but panics if an error occurs.
+func (c *NPMDistTagClient) GetX(ctx context.Context, id uuid.UUID) *NPMDistTag {
+	obj, err := c.Get(ctx, id)
+	if err != nil {
+		panic(err)
+	}
+	return obj
+}
+
+// QueryVersion queries the version edge of a NPMDistTag.
+func (c *NPMDistTagClient) QueryVersion(_m *NPMDistTag) *NPMVersionQuery {
+	query := (&NPMVersionClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(npmdisttag.Table, npmdisttag.FieldID, id),
+			sqlgraph.To(npmversion.Table, npmversion.FieldID),
+			sqlgraph.Edge(sqlgraph.M2O, true, npmdisttag.VersionTable, npmdisttag.VersionColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// Hooks returns the client hooks.
+func (c *NPMDistTagClient) Hooks() []Hook {
+	return c.hooks.NPMDistTag
+}
+
+// Interceptors returns the client interceptors.
+func (c *NPMDistTagClient) Interceptors() []Interceptor {
+	return c.inters.NPMDistTag
+}
+
+func (c *NPMDistTagClient) mutate(ctx context.Context, m *NPMDistTagMutation) (Value, error) {
+	switch m.Op() {
+	case OpCreate:
+		return (&NPMDistTagCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdate:
+		return (&NPMDistTagUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdateOne:
+		return (&NPMDistTagUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpDelete, OpDeleteOne:
+		return (&NPMDistTagDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
+	default:
+		return nil, fmt.Errorf("ent: unknown NPMDistTag mutation op: %q", m.Op())
 	}
 }
 
@@ -670,6 +1331,22 @@ func (c *NPMVersionClient) QueryRepository(_m *NPMVersion) *RepositoryQuery {
 			sqlgraph.From(npmversion.Table, npmversion.FieldID, id),
 			sqlgraph.To(repository.Table, repository.FieldID),
 			sqlgraph.Edge(sqlgraph.M2O, true, npmversion.RepositoryTable, npmversion.RepositoryColumn),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// QueryDistTags queries the dist_tags edge of a NPMVersion.
+func (c *NPMVersionClient) QueryDistTags(_m *NPMVersion) *NPMDistTagQuery {
+	query := (&NPMDistTagClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(npmversion.Table, npmversion.FieldID, id),
+			sqlgraph.To(npmdisttag.Table, npmdisttag.FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, npmversion.DistTagsTable, npmversion.DistTagsColumn),
 		)
 		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
 		return fromV, nil
@@ -1202,11 +1879,13 @@ func (c *RepositoryClient) mutate(ctx context.Context, m *RepositoryMutation) (V
 // hooks and interceptors per client, for fast access.
 type (
 	hooks struct {
-		ContainerManifest, MavenVersion, NPMVersion, Namespace, NamespaceStatistics,
+		ContainerManifest, ContainerManifestReference, ContainerTag, MavenFile,
+		MavenVersion, NPMDistTag, NPMVersion, Namespace, NamespaceStatistics,
 		Repository []ent.Hook
 	}
 	inters struct {
-		ContainerManifest, MavenVersion, NPMVersion, Namespace, NamespaceStatistics,
+		ContainerManifest, ContainerManifestReference, ContainerTag, MavenFile,
+		MavenVersion, NPMDistTag, NPMVersion, Namespace, NamespaceStatistics,
 		Repository []ent.Interceptor
 	}
 )

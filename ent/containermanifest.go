@@ -44,9 +44,15 @@ type ContainerManifest struct {
 type ContainerManifestEdges struct {
 	// Repository holds the value of the repository edge.
 	Repository *Repository `json:"repository,omitempty"`
+	// Tags holds the value of the tags edge.
+	Tags []*ContainerTag `json:"tags,omitempty"`
+	// The manifests that an image index refers to.
+	Children []*ContainerManifest `json:"children,omitempty"`
+	// References holds the value of the references edge.
+	References []*ContainerManifestReference `json:"references,omitempty"`
 	// loadedTypes holds the information for reporting if a
 	// type was loaded (or requested) in eager-loading or not.
-	loadedTypes [1]bool
+	loadedTypes [4]bool
 }
 
 // RepositoryOrErr returns the Repository value or an error if the edge
@@ -58,6 +64,33 @@ func (e ContainerManifestEdges) RepositoryOrErr() (*Repository, error) {
 		return nil, &NotFoundError{label: repository.Label}
 	}
 	return nil, &NotLoadedError{edge: "repository"}
+}
+
+// TagsOrErr returns the Tags value or an error if the edge
+// was not loaded in eager-loading.
+func (e ContainerManifestEdges) TagsOrErr() ([]*ContainerTag, error) {
+	if e.loadedTypes[1] {
+		return e.Tags, nil
+	}
+	return nil, &NotLoadedError{edge: "tags"}
+}
+
+// ChildrenOrErr returns the Children value or an error if the edge
+// was not loaded in eager-loading.
+func (e ContainerManifestEdges) ChildrenOrErr() ([]*ContainerManifest, error) {
+	if e.loadedTypes[2] {
+		return e.Children, nil
+	}
+	return nil, &NotLoadedError{edge: "children"}
+}
+
+// ReferencesOrErr returns the References value or an error if the edge
+// was not loaded in eager-loading.
+func (e ContainerManifestEdges) ReferencesOrErr() ([]*ContainerManifestReference, error) {
+	if e.loadedTypes[3] {
+		return e.References, nil
+	}
+	return nil, &NotLoadedError{edge: "references"}
 }
 
 // scanValues returns the types for scanning values from sql.Rows.
@@ -155,6 +188,21 @@ func (_m *ContainerManifest) Value(name string) (ent.Value, error) {
 // QueryRepository queries the "repository" edge of the ContainerManifest entity.
 func (_m *ContainerManifest) QueryRepository() *RepositoryQuery {
 	return NewContainerManifestClient(_m.config).QueryRepository(_m)
+}
+
+// QueryTags queries the "tags" edge of the ContainerManifest entity.
+func (_m *ContainerManifest) QueryTags() *ContainerTagQuery {
+	return NewContainerManifestClient(_m.config).QueryTags(_m)
+}
+
+// QueryChildren queries the "children" edge of the ContainerManifest entity.
+func (_m *ContainerManifest) QueryChildren() *ContainerManifestQuery {
+	return NewContainerManifestClient(_m.config).QueryChildren(_m)
+}
+
+// QueryReferences queries the "references" edge of the ContainerManifest entity.
+func (_m *ContainerManifest) QueryReferences() *ContainerManifestReferenceQuery {
+	return NewContainerManifestClient(_m.config).QueryReferences(_m)
 }
 
 // Update returns a builder for updating this ContainerManifest.

@@ -12,6 +12,7 @@ import (
 	"entgo.io/ent/schema/field"
 	"github.com/google/uuid"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containertag"
 	"github.com/stowage-dev/stowage/ent/repository"
 	"github.com/stowage-dev/stowage/ent/schematype"
 )
@@ -98,6 +99,36 @@ func (_c *ContainerManifestCreate) SetNillableID(v *uuid.UUID) *ContainerManifes
 // SetRepository sets the "repository" edge to the Repository entity.
 func (_c *ContainerManifestCreate) SetRepository(v *Repository) *ContainerManifestCreate {
 	return _c.SetRepositoryID(v.ID)
+}
+
+// AddTagIDs adds the "tags" edge to the ContainerTag entity by IDs.
+func (_c *ContainerManifestCreate) AddTagIDs(ids ...uuid.UUID) *ContainerManifestCreate {
+	_c.mutation.AddTagIDs(ids...)
+	return _c
+}
+
+// AddTags adds the "tags" edges to the ContainerTag entity.
+func (_c *ContainerManifestCreate) AddTags(v ...*ContainerTag) *ContainerManifestCreate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _c.AddTagIDs(ids...)
+}
+
+// AddChildIDs adds the "children" edge to the ContainerManifest entity by IDs.
+func (_c *ContainerManifestCreate) AddChildIDs(ids ...uuid.UUID) *ContainerManifestCreate {
+	_c.mutation.AddChildIDs(ids...)
+	return _c
+}
+
+// AddChildren adds the "children" edges to the ContainerManifest entity.
+func (_c *ContainerManifestCreate) AddChildren(v ...*ContainerManifest) *ContainerManifestCreate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _c.AddChildIDs(ids...)
 }
 
 // Mutation returns the ContainerManifestMutation object of the builder.
@@ -249,6 +280,38 @@ func (_c *ContainerManifestCreate) createSpec() (*ContainerManifest, *sqlgraph.C
 			edge.Target.Nodes = append(edge.Target.Nodes, k)
 		}
 		_node.RepositoryID = nodes[0]
+		_spec.Edges = append(_spec.Edges, edge)
+	}
+	if nodes := _c.mutation.TagsIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges = append(_spec.Edges, edge)
+	}
+	if nodes := _c.mutation.ChildrenIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
 		_spec.Edges = append(_spec.Edges, edge)
 	}
 	return _node, _spec

@@ -4,6 +4,7 @@ package ent
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"math"
 
@@ -14,6 +15,8 @@ import (
 	"entgo.io/ent/schema/field"
 	"github.com/google/uuid"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containermanifestreference"
+	"github.com/stowage-dev/stowage/ent/containertag"
 	"github.com/stowage-dev/stowage/ent/predicate"
 	"github.com/stowage-dev/stowage/ent/repository"
 )
@@ -26,6 +29,9 @@ type ContainerManifestQuery struct {
 	inters         []Interceptor
 	predicates     []predicate.ContainerManifest
 	withRepository *RepositoryQuery
+	withTags       *ContainerTagQuery
+	withChildren   *ContainerManifestQuery
+	withReferences *ContainerManifestReferenceQuery
 	modifiers      []func(*sql.Selector)
 	// intermediate query (i.e. traversal path).
 	sql  *sql.Selector
@@ -78,6 +84,72 @@ func (_q *ContainerManifestQuery) QueryRepository() *RepositoryQuery {
 			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
 			sqlgraph.To(repository.Table, repository.FieldID),
 			sqlgraph.Edge(sqlgraph.M2O, true, containermanifest.RepositoryTable, containermanifest.RepositoryColumn),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
+// QueryTags chains the current query on the "tags" edge.
+func (_q *ContainerManifestQuery) QueryTags() *ContainerTagQuery {
+	query := (&ContainerTagClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
+			sqlgraph.To(containertag.Table, containertag.FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, containermanifest.TagsTable, containermanifest.TagsColumn),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
+// QueryChildren chains the current query on the "children" edge.
+func (_q *ContainerManifestQuery) QueryChildren() *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
+			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
+			sqlgraph.Edge(sqlgraph.M2M, false, containermanifest.ChildrenTable, containermanifest.ChildrenPrimaryKey...),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
+// QueryReferences chains the current query on the "references" edge.
+func (_q *ContainerManifestQuery) QueryReferences() *ContainerManifestReferenceQuery {
+	query := (&ContainerManifestReferenceClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
+			sqlgraph.To(containermanifestreference.Table, containermanifestreference.IndexColumn),
+			sqlgraph.Edge(sqlgraph.O2M, true, containermanifest.ReferencesTable, containermanifest.ReferencesColumn),
 		)
 		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
 		return fromU, nil
@@ -278,6 +350,9 @@ func (_q *ContainerManifestQuery) Clone() *ContainerManifestQuery {
 		inters:         append([]Interceptor{}, _q.inters...),
 		predicates:     append([]predicate.ContainerManifest{}, _q.predicates...),
 		withRepository: _q.withRepository.Clone(),
+		withTags:       _q.withTags.Clone(),
+		withChildren:   _q.withChildren.Clone(),
+		withReferences: _q.withReferences.Clone(),
 		// clone intermediate query.
 		sql:  _q.sql.Clone(),
 		path: _q.path,
@@ -292,6 +367,39 @@ func (_q *ContainerManifestQuery) WithRepository(opts ...func(*RepositoryQuery))
 		opt(query)
 	}
 	_q.withRepository = query
+	return _q
+}
+
+// WithTags tells the query-builder to eager-load the nodes that are connected to
+// the "tags" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *ContainerManifestQuery) WithTags(opts ...func(*ContainerTagQuery)) *ContainerManifestQuery {
+	query := (&ContainerTagClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withTags = query
+	return _q
+}
+
+// WithChildren tells the query-builder to eager-load the nodes that are connected to
+// the "children" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *ContainerManifestQuery) WithChildren(opts ...func(*ContainerManifestQuery)) *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withChildren = query
+	return _q
+}
+
+// WithReferences tells the query-builder to eager-load the nodes that are connected to
+// the "references" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *ContainerManifestQuery) WithReferences(opts ...func(*ContainerManifestReferenceQuery)) *ContainerManifestQuery {
+	query := (&ContainerManifestReferenceClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withReferences = query
 	return _q
 }
 
@@ -373,8 +481,11 @@ func (_q *ContainerManifestQuery) sqlAll(ctx context.Context, hooks ...queryHook
 	var (
 		nodes       = []*ContainerManifest{}
 		_spec       = _q.querySpec()
-		loadedTypes = [1]bool{
+		loadedTypes = [4]bool{
 			_q.withRepository != nil,
+			_q.withTags != nil,
+			_q.withChildren != nil,
+			_q.withReferences != nil,
 		}
 	)
 	_spec.ScanValues = func(columns []string) ([]any, error) {
@@ -401,6 +512,29 @@ func (_q *ContainerManifestQuery) sqlAll(ctx context.Context, hooks ...queryHook
 	if query := _q.withRepository; query != nil {
 		if err := _q.loadRepository(ctx, query, nodes, nil,
 			func(n *ContainerManifest, e *Repository) { n.Edges.Repository = e }); err != nil {
+			return nil, err
+		}
+	}
+	if query := _q.withTags; query != nil {
+		if err := _q.loadTags(ctx, query, nodes,
+			func(n *ContainerManifest) { n.Edges.Tags = []*ContainerTag{} },
+			func(n *ContainerManifest, e *ContainerTag) { n.Edges.Tags = append(n.Edges.Tags, e) }); err != nil {
+			return nil, err
+		}
+	}
+	if query := _q.withChildren; query != nil {
+		if err := _q.loadChildren(ctx, query, nodes,
+			func(n *ContainerManifest) { n.Edges.Children = []*ContainerManifest{} },
+			func(n *ContainerManifest, e *ContainerManifest) { n.Edges.Children = append(n.Edges.Children, e) }); err != nil {
+			return nil, err
+		}
+	}
+	if query := _q.withReferences; query != nil {
+		if err := _q.loadReferences(ctx, query, nodes,
+			func(n *ContainerManifest) { n.Edges.References = []*ContainerManifestReference{} },
+			func(n *ContainerManifest, e *ContainerManifestReference) {
+				n.Edges.References = append(n.Edges.References, e)
+			}); err != nil {
 			return nil, err
 		}
 	}
@@ -433,6 +567,127 @@ func (_q *ContainerManifestQuery) loadRepository(ctx context.Context, query *Rep
 		for i := range nodes {
 			assign(nodes[i], n)
 		}
+	}
+	return nil
+}
+func (_q *ContainerManifestQuery) loadTags(ctx context.Context, query *ContainerTagQuery, nodes []*ContainerManifest, init func(*ContainerManifest), assign func(*ContainerManifest, *ContainerTag)) error {
+	fks := make([]driver.Value, 0, len(nodes))
+	nodeids := make(map[uuid.UUID]*ContainerManifest)
+	for i := range nodes {
+		fks = append(fks, nodes[i].ID)
+		nodeids[nodes[i].ID] = nodes[i]
+		if init != nil {
+			init(nodes[i])
+		}
+	}
+	if len(query.ctx.Fields) > 0 {
+		query.ctx.AppendFieldOnce(containertag.FieldManifestID)
+	}
+	query.Where(predicate.ContainerTag(func(s *sql.Selector) {
+		s.Where(sql.InValues(s.C(containermanifest.TagsColumn), fks...))
+	}))
+	neighbors, err := query.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		fk := n.ManifestID
+		node, ok := nodeids[fk]
+		if !ok {
+			return fmt.Errorf(`unexpected referenced foreign-key "manifest_id" returned %v for node %v`, fk, n.ID)
+		}
+		assign(node, n)
+	}
+	return nil
+}
+func (_q *ContainerManifestQuery) loadChildren(ctx context.Context, query *ContainerManifestQuery, nodes []*ContainerManifest, init func(*ContainerManifest), assign func(*ContainerManifest, *ContainerManifest)) error {
+	edgeIDs := make([]driver.Value, len(nodes))
+	byID := make(map[uuid.UUID]*ContainerManifest)
+	nids := make(map[uuid.UUID]map[*ContainerManifest]struct{})
+	for i, node := range nodes {
+		edgeIDs[i] = node.ID
+		byID[node.ID] = node
+		if init != nil {
+			init(node)
+		}
+	}
+	query.Where(func(s *sql.Selector) {
+		joinT := sql.Table(containermanifest.ChildrenTable)
+		s.Join(joinT).On(s.C(containermanifest.FieldID), joinT.C(containermanifest.ChildrenPrimaryKey[1]))
+		s.Where(sql.InValues(joinT.C(containermanifest.ChildrenPrimaryKey[0]), edgeIDs...))
+		columns := s.SelectedColumns()
+		s.Select(joinT.C(containermanifest.ChildrenPrimaryKey[0]))
+		s.AppendSelect(columns...)
+		s.SetDistinct(false)
+	})
+	if err := query.prepareQuery(ctx); err != nil {
+		return err
+	}
+	qr := QuerierFunc(func(ctx context.Context, q Query) (Value, error) {
+		return query.sqlAll(ctx, func(_ context.Context, spec *sqlgraph.QuerySpec) {
+			assign := spec.Assign
+			values := spec.ScanValues
+			spec.ScanValues = func(columns []string) ([]any, error) {
+				values, err := values(columns[1:])
+				if err != nil {
+					return nil, err
+				}
+				return append([]any{new(uuid.UUID)}, values...), nil
+			}
+			spec.Assign = func(columns []string, values []any) error {
+				outValue := *values[0].(*uuid.UUID)
+				inValue := *values[1].(*uuid.UUID)
+				if nids[inValue] == nil {
+					nids[inValue] = map[*ContainerManifest]struct{}{byID[outValue]: {}}
+					return assign(columns[1:], values[1:])
+				}
+				nids[inValue][byID[outValue]] = struct{}{}
+				return nil
+			}
+		})
+	})
+	neighbors, err := withInterceptors[[]*ContainerManifest](ctx, query, qr, query.inters)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		nodes, ok := nids[n.ID]
+		if !ok {
+			return fmt.Errorf(`unexpected "children" node returned %v`, n.ID)
+		}
+		for kn := range nodes {
+			assign(kn, n)
+		}
+	}
+	return nil
+}
+func (_q *ContainerManifestQuery) loadReferences(ctx context.Context, query *ContainerManifestReferenceQuery, nodes []*ContainerManifest, init func(*ContainerManifest), assign func(*ContainerManifest, *ContainerManifestReference)) error {
+	fks := make([]driver.Value, 0, len(nodes))
+	nodeids := make(map[uuid.UUID]*ContainerManifest)
+	for i := range nodes {
+		fks = append(fks, nodes[i].ID)
+		nodeids[nodes[i].ID] = nodes[i]
+		if init != nil {
+			init(nodes[i])
+		}
+	}
+	if len(query.ctx.Fields) > 0 {
+		query.ctx.AppendFieldOnce(containermanifestreference.FieldIndexID)
+	}
+	query.Where(predicate.ContainerManifestReference(func(s *sql.Selector) {
+		s.Where(sql.InValues(s.C(containermanifest.ReferencesColumn), fks...))
+	}))
+	neighbors, err := query.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		fk := n.IndexID
+		node, ok := nodeids[fk]
+		if !ok {
+			return fmt.Errorf(`unexpected referenced foreign-key "index_id" returned %v for node %v`, fk, n)
+		}
+		assign(node, n)
 	}
 	return nil
 }

@@ -11,7 +11,9 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/google/uuid"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containertag"
 	"github.com/stowage-dev/stowage/ent/predicate"
 )
 
@@ -69,9 +71,81 @@ func (_u *ContainerManifestUpdate) ClearSoftDeletedAt() *ContainerManifestUpdate
 	return _u
 }
 
+// AddTagIDs adds the "tags" edge to the ContainerTag entity by IDs.
+func (_u *ContainerManifestUpdate) AddTagIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
+	_u.mutation.AddTagIDs(ids...)
+	return _u
+}
+
+// AddTags adds the "tags" edges to the ContainerTag entity.
+func (_u *ContainerManifestUpdate) AddTags(v ...*ContainerTag) *ContainerManifestUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddTagIDs(ids...)
+}
+
+// AddChildIDs adds the "children" edge to the ContainerManifest entity by IDs.
+func (_u *ContainerManifestUpdate) AddChildIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
+	_u.mutation.AddChildIDs(ids...)
+	return _u
+}
+
+// AddChildren adds the "children" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdate) AddChildren(v ...*ContainerManifest) *ContainerManifestUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddChildIDs(ids...)
+}
+
 // Mutation returns the ContainerManifestMutation object of the builder.
 func (_u *ContainerManifestUpdate) Mutation() *ContainerManifestMutation {
 	return _u.mutation
+}
+
+// ClearTags clears all "tags" edges to the ContainerTag entity.
+func (_u *ContainerManifestUpdate) ClearTags() *ContainerManifestUpdate {
+	_u.mutation.ClearTags()
+	return _u
+}
+
+// RemoveTagIDs removes the "tags" edge to ContainerTag entities by IDs.
+func (_u *ContainerManifestUpdate) RemoveTagIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
+	_u.mutation.RemoveTagIDs(ids...)
+	return _u
+}
+
+// RemoveTags removes "tags" edges to ContainerTag entities.
+func (_u *ContainerManifestUpdate) RemoveTags(v ...*ContainerTag) *ContainerManifestUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveTagIDs(ids...)
+}
+
+// ClearChildren clears all "children" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdate) ClearChildren() *ContainerManifestUpdate {
+	_u.mutation.ClearChildren()
+	return _u
+}
+
+// RemoveChildIDs removes the "children" edge to ContainerManifest entities by IDs.
+func (_u *ContainerManifestUpdate) RemoveChildIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
+	_u.mutation.RemoveChildIDs(ids...)
+	return _u
+}
+
+// RemoveChildren removes "children" edges to ContainerManifest entities.
+func (_u *ContainerManifestUpdate) RemoveChildren(v ...*ContainerManifest) *ContainerManifestUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveChildIDs(ids...)
 }
 
 // Save executes the query and returns the number of nodes affected by the update operation.
@@ -138,6 +212,96 @@ func (_u *ContainerManifestUpdate) sqlSave(ctx context.Context) (_node int, err 
 	if _u.mutation.SoftDeletedAtCleared() {
 		_spec.ClearField(containermanifest.FieldSoftDeletedAt, field.TypeTime)
 	}
+	if _u.mutation.TagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedTagsIDs(); len(nodes) > 0 && !_u.mutation.TagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.TagsIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
+	}
+	if _u.mutation.ChildrenCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedChildrenIDs(); len(nodes) > 0 && !_u.mutation.ChildrenCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.ChildrenIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
+	}
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{containermanifest.Label}
@@ -199,9 +363,81 @@ func (_u *ContainerManifestUpdateOne) ClearSoftDeletedAt() *ContainerManifestUpd
 	return _u
 }
 
+// AddTagIDs adds the "tags" edge to the ContainerTag entity by IDs.
+func (_u *ContainerManifestUpdateOne) AddTagIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
+	_u.mutation.AddTagIDs(ids...)
+	return _u
+}
+
+// AddTags adds the "tags" edges to the ContainerTag entity.
+func (_u *ContainerManifestUpdateOne) AddTags(v ...*ContainerTag) *ContainerManifestUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddTagIDs(ids...)
+}
+
+// AddChildIDs adds the "children" edge to the ContainerManifest entity by IDs.
+func (_u *ContainerManifestUpdateOne) AddChildIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
+	_u.mutation.AddChildIDs(ids...)
+	return _u
+}
+
+// AddChildren adds the "children" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdateOne) AddChildren(v ...*ContainerManifest) *ContainerManifestUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddChildIDs(ids...)
+}
+
 // Mutation returns the ContainerManifestMutation object of the builder.
 func (_u *ContainerManifestUpdateOne) Mutation() *ContainerManifestMutation {
 	return _u.mutation
+}
+
+// ClearTags clears all "tags" edges to the ContainerTag entity.
+func (_u *ContainerManifestUpdateOne) ClearTags() *ContainerManifestUpdateOne {
+	_u.mutation.ClearTags()
+	return _u
+}
+
+// RemoveTagIDs removes the "tags" edge to ContainerTag entities by IDs.
+func (_u *ContainerManifestUpdateOne) RemoveTagIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
+	_u.mutation.RemoveTagIDs(ids...)
+	return _u
+}
+
+// RemoveTags removes "tags" edges to ContainerTag entities.
+func (_u *ContainerManifestUpdateOne) RemoveTags(v ...*ContainerTag) *ContainerManifestUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveTagIDs(ids...)
+}
+
+// ClearChildren clears all "children" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdateOne) ClearChildren() *ContainerManifestUpdateOne {
+	_u.mutation.ClearChildren()
+	return _u
+}
+
+// RemoveChildIDs removes the "children" edge to ContainerManifest entities by IDs.
+func (_u *ContainerManifestUpdateOne) RemoveChildIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
+	_u.mutation.RemoveChildIDs(ids...)
+	return _u
+}
+
+// RemoveChildren removes "children" edges to ContainerManifest entities.
+func (_u *ContainerManifestUpdateOne) RemoveChildren(v ...*ContainerManifest) *ContainerManifestUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveChildIDs(ids...)
 }
 
 // Where appends a list predicates to the ContainerManifestUpdate builder.
@@ -297,6 +533,96 @@ func (_u *ContainerManifestUpdateOne) sqlSave(ctx context.Context) (_node *Conta
 	}
 	if _u.mutation.SoftDeletedAtCleared() {
 		_spec.ClearField(containermanifest.FieldSoftDeletedAt, field.TypeTime)
+	}
+	if _u.mutation.TagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedTagsIDs(); len(nodes) > 0 && !_u.mutation.TagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.TagsIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   containermanifest.TagsTable,
+			Columns: []string{containermanifest.TagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containertag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
+	}
+	if _u.mutation.ChildrenCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedChildrenIDs(); len(nodes) > 0 && !_u.mutation.ChildrenCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.ChildrenIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: false,
+			Table:   containermanifest.ChildrenTable,
+			Columns: containermanifest.ChildrenPrimaryKey,
+			Bidi:    true,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
 	_node = &ContainerManifest{config: _u.config}
 	_spec.Assign = _node.assignValues

@@ -13,9 +13,13 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containermanifestreference"
+	"github.com/stowage-dev/stowage/ent/containertag"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/namespace"
 	"github.com/stowage-dev/stowage/ent/namespacestatistics"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/repository"
 )
@@ -78,12 +82,16 @@ var (
 func checkColumn(t, c string) error {
 	initCheck.Do(func() {
 		columnCheck = sql.NewColumnCheck(map[string]func(string) bool{
-			containermanifest.Table:   containermanifest.ValidColumn,
-			mavenversion.Table:        mavenversion.ValidColumn,
-			npmversion.Table:          npmversion.ValidColumn,
-			namespace.Table:           namespace.ValidColumn,
-			namespacestatistics.Table: namespacestatistics.ValidColumn,
-			repository.Table:          repository.ValidColumn,
+			containermanifest.Table:          containermanifest.ValidColumn,
+			containermanifestreference.Table: containermanifestreference.ValidColumn,
+			containertag.Table:               containertag.ValidColumn,
+			mavenfile.Table:                  mavenfile.ValidColumn,
+			mavenversion.Table:               mavenversion.ValidColumn,
+			npmdisttag.Table:                 npmdisttag.ValidColumn,
+			npmversion.Table:                 npmversion.ValidColumn,
+			namespace.Table:                  namespace.ValidColumn,
+			namespacestatistics.Table:        namespacestatistics.ValidColumn,
+			repository.Table:                 repository.ValidColumn,
 		})
 	})
 	return columnCheck(t, c)

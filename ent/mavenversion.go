@@ -25,7 +25,7 @@ type MavenVersion struct {
 	RepositoryID uuid.UUID `json:"repository_id,omitempty"`
 	// The coordinates: group id, a colon, artifact id.
 	Name string `json:"name,omitempty"`
-	// Version holds the value of the "version" field.
+	// Empty for the row that holds the artifact's own metadata files.
 	Version string `json:"version,omitempty"`
 	// Sum of its distinct blobs, in bytes.
 	SizeBytes int64 `json:"size_bytes,omitempty"`
@@ -43,9 +43,11 @@ type MavenVersion struct {
 type MavenVersionEdges struct {
 	// Repository holds the value of the repository edge.
 	Repository *Repository `json:"repository,omitempty"`
+	// Files holds the value of the files edge.
+	Files []*MavenFile `json:"files,omitempty"`
 	// loadedTypes holds the information for reporting if a
 	// type was loaded (or requested) in eager-loading or not.
-	loadedTypes [1]bool
+	loadedTypes [2]bool
 }
 
 // RepositoryOrErr returns the Repository value or an error if the edge
@@ -57,6 +59,15 @@ func (e MavenVersionEdges) RepositoryOrErr() (*Repository, error) {
 		return nil, &NotFoundError{label: repository.Label}
 	}
 	return nil, &NotLoadedError{edge: "repository"}
+}
+
+// FilesOrErr returns the Files value or an error if the edge
+// was not loaded in eager-loading.
+func (e MavenVersionEdges) FilesOrErr() ([]*MavenFile, error) {
+	if e.loadedTypes[1] {
+		return e.Files, nil
+	}
+	return nil, &NotLoadedError{edge: "files"}
 }
 
 // scanValues returns the types for scanning values from sql.Rows.
@@ -152,6 +163,11 @@ func (_m *MavenVersion) Value(name string) (ent.Value, error) {
 // QueryRepository queries the "repository" edge of the MavenVersion entity.
 func (_m *MavenVersion) QueryRepository() *RepositoryQuery {
 	return NewMavenVersionClient(_m.config).QueryRepository(_m)
+}
+
+// QueryFiles queries the "files" edge of the MavenVersion entity.
+func (_m *MavenVersion) QueryFiles() *MavenFileQuery {
+	return NewMavenVersionClient(_m.config).QueryFiles(_m)
 }
 
 // Update returns a builder for updating this MavenVersion.

@@ -11,6 +11,7 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/google/uuid"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/repository"
 )
@@ -99,6 +100,21 @@ func (_c *MavenVersionCreate) SetRepository(v *Repository) *MavenVersionCreate {
 	return _c.SetRepositoryID(v.ID)
 }
 
+// AddFileIDs adds the "files" edge to the MavenFile entity by IDs.
+func (_c *MavenVersionCreate) AddFileIDs(ids ...uuid.UUID) *MavenVersionCreate {
+	_c.mutation.AddFileIDs(ids...)
+	return _c
+}
+
+// AddFiles adds the "files" edges to the MavenFile entity.
+func (_c *MavenVersionCreate) AddFiles(v ...*MavenFile) *MavenVersionCreate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _c.AddFileIDs(ids...)
+}
+
 // Mutation returns the MavenVersionMutation object of the builder.
 func (_c *MavenVersionCreate) Mutation() *MavenVersionMutation {
 	return _c.mutation
@@ -162,11 +178,6 @@ func (_c *MavenVersionCreate) check() error {
 	}
 	if _, ok := _c.mutation.Version(); !ok {
 		return &ValidationError{Name: "version", err: errors.New(`ent: missing required field "MavenVersion.version"`)}
-	}
-	if v, ok := _c.mutation.Version(); ok {
-		if err := mavenversion.VersionValidator(v); err != nil {
-			return &ValidationError{Name: "version", err: fmt.Errorf(`ent: validator failed for field "MavenVersion.version": %w`, err)}
-		}
 	}
 	if _, ok := _c.mutation.SizeBytes(); !ok {
 		return &ValidationError{Name: "size_bytes", err: errors.New(`ent: missing required field "MavenVersion.size_bytes"`)}
@@ -253,6 +264,22 @@ func (_c *MavenVersionCreate) createSpec() (*MavenVersion, *sqlgraph.CreateSpec)
 			edge.Target.Nodes = append(edge.Target.Nodes, k)
 		}
 		_node.RepositoryID = nodes[0]
+		_spec.Edges = append(_spec.Edges, edge)
+	}
+	if nodes := _c.mutation.FilesIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
 		_spec.Edges = append(_spec.Edges, edge)
 	}
 	return _node, _spec

@@ -4,6 +4,7 @@ package ent
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"math"
 
@@ -13,6 +14,7 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/google/uuid"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/predicate"
 	"github.com/stowage-dev/stowage/ent/repository"
@@ -26,6 +28,7 @@ type MavenVersionQuery struct {
 	inters         []Interceptor
 	predicates     []predicate.MavenVersion
 	withRepository *RepositoryQuery
+	withFiles      *MavenFileQuery
 	modifiers      []func(*sql.Selector)
 	// intermediate query (i.e. traversal path).
 	sql  *sql.Selector
@@ -78,6 +81,28 @@ func (_q *MavenVersionQuery) QueryRepository() *RepositoryQuery {
 			sqlgraph.From(mavenversion.Table, mavenversion.FieldID, selector),
 			sqlgraph.To(repository.Table, repository.FieldID),
 			sqlgraph.Edge(sqlgraph.M2O, true, mavenversion.RepositoryTable, mavenversion.RepositoryColumn),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
+// QueryFiles chains the current query on the "files" edge.
+func (_q *MavenVersionQuery) QueryFiles() *MavenFileQuery {
+	query := (&MavenFileClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(mavenversion.Table, mavenversion.FieldID, selector),
+			sqlgraph.To(mavenfile.Table, mavenfile.FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, mavenversion.FilesTable, mavenversion.FilesColumn),
 		)
 		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
 		return fromU, nil
@@ -278,6 +303,7 @@ func (_q *MavenVersionQuery) Clone() *MavenVersionQuery {
 		inters:         append([]Interceptor{}, _q.inters...),
 		predicates:     append([]predicate.MavenVersion{}, _q.predicates...),
 		withRepository: _q.withRepository.Clone(),
+		withFiles:      _q.withFiles.Clone(),
 		// clone intermediate query.
 		sql:  _q.sql.Clone(),
 		path: _q.path,
@@ -292,6 +318,17 @@ func (_q *MavenVersionQuery) WithRepository(opts ...func(*RepositoryQuery)) *Mav
 		opt(query)
 	}
 	_q.withRepository = query
+	return _q
+}
+
+// WithFiles tells the query-builder to eager-load the nodes that are connected to
+// the "files" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *MavenVersionQuery) WithFiles(opts ...func(*MavenFileQuery)) *MavenVersionQuery {
+	query := (&MavenFileClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withFiles = query
 	return _q
 }
 
@@ -373,8 +410,9 @@ func (_q *MavenVersionQuery) sqlAll(ctx context.Context, hooks ...queryHook) ([]
 	var (
 		nodes       = []*MavenVersion{}
 		_spec       = _q.querySpec()
-		loadedTypes = [1]bool{
+		loadedTypes = [2]bool{
 			_q.withRepository != nil,
+			_q.withFiles != nil,
 		}
 	)
 	_spec.ScanValues = func(columns []string) ([]any, error) {
@@ -401,6 +439,13 @@ func (_q *MavenVersionQuery) sqlAll(ctx context.Context, hooks ...queryHook) ([]
 	if query := _q.withRepository; query != nil {
 		if err := _q.loadRepository(ctx, query, nodes, nil,
 			func(n *MavenVersion, e *Repository) { n.Edges.Repository = e }); err != nil {
+			return nil, err
+		}
+	}
+	if query := _q.withFiles; query != nil {
+		if err := _q.loadFiles(ctx, query, nodes,
+			func(n *MavenVersion) { n.Edges.Files = []*MavenFile{} },
+			func(n *MavenVersion, e *MavenFile) { n.Edges.Files = append(n.Edges.Files, e) }); err != nil {
 			return nil, err
 		}
 	}
@@ -433,6 +478,36 @@ func (_q *MavenVersionQuery) loadRepository(ctx context.Context, query *Reposito
 		for i := range nodes {
 			assign(nodes[i], n)
 		}
+	}
+	return nil
+}
+func (_q *MavenVersionQuery) loadFiles(ctx context.Context, query *MavenFileQuery, nodes []*MavenVersion, init func(*MavenVersion), assign func(*MavenVersion, *MavenFile)) error {
+	fks := make([]driver.Value, 0, len(nodes))
+	nodeids := make(map[uuid.UUID]*MavenVersion)
+	for i := range nodes {
+		fks = append(fks, nodes[i].ID)
+		nodeids[nodes[i].ID] = nodes[i]
+		if init != nil {
+			init(nodes[i])
+		}
+	}
+	if len(query.ctx.Fields) > 0 {
+		query.ctx.AppendFieldOnce(mavenfile.FieldVersionID)
+	}
+	query.Where(predicate.MavenFile(func(s *sql.Selector) {
+		s.Where(sql.InValues(s.C(mavenversion.FilesColumn), fks...))
+	}))
+	neighbors, err := query.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		fk := n.VersionID
+		node, ok := nodeids[fk]
+		if !ok {
+			return fmt.Errorf(`unexpected referenced foreign-key "version_id" returned %v for node %v`, fk, n.ID)
+		}
+		assign(node, n)
 	}
 	return nil
 }

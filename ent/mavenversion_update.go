@@ -11,6 +11,8 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/google/uuid"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/predicate"
 )
@@ -69,9 +71,45 @@ func (_u *MavenVersionUpdate) ClearSoftDeletedAt() *MavenVersionUpdate {
 	return _u
 }
 
+// AddFileIDs adds the "files" edge to the MavenFile entity by IDs.
+func (_u *MavenVersionUpdate) AddFileIDs(ids ...uuid.UUID) *MavenVersionUpdate {
+	_u.mutation.AddFileIDs(ids...)
+	return _u
+}
+
+// AddFiles adds the "files" edges to the MavenFile entity.
+func (_u *MavenVersionUpdate) AddFiles(v ...*MavenFile) *MavenVersionUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddFileIDs(ids...)
+}
+
 // Mutation returns the MavenVersionMutation object of the builder.
 func (_u *MavenVersionUpdate) Mutation() *MavenVersionMutation {
 	return _u.mutation
+}
+
+// ClearFiles clears all "files" edges to the MavenFile entity.
+func (_u *MavenVersionUpdate) ClearFiles() *MavenVersionUpdate {
+	_u.mutation.ClearFiles()
+	return _u
+}
+
+// RemoveFileIDs removes the "files" edge to MavenFile entities by IDs.
+func (_u *MavenVersionUpdate) RemoveFileIDs(ids ...uuid.UUID) *MavenVersionUpdate {
+	_u.mutation.RemoveFileIDs(ids...)
+	return _u
+}
+
+// RemoveFiles removes "files" edges to MavenFile entities.
+func (_u *MavenVersionUpdate) RemoveFiles(v ...*MavenFile) *MavenVersionUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveFileIDs(ids...)
 }
 
 // Save executes the query and returns the number of nodes affected by the update operation.
@@ -138,6 +176,51 @@ func (_u *MavenVersionUpdate) sqlSave(ctx context.Context) (_node int, err error
 	if _u.mutation.SoftDeletedAtCleared() {
 		_spec.ClearField(mavenversion.FieldSoftDeletedAt, field.TypeTime)
 	}
+	if _u.mutation.FilesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedFilesIDs(); len(nodes) > 0 && !_u.mutation.FilesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.FilesIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
+	}
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{mavenversion.Label}
@@ -199,9 +282,45 @@ func (_u *MavenVersionUpdateOne) ClearSoftDeletedAt() *MavenVersionUpdateOne {
 	return _u
 }
 
+// AddFileIDs adds the "files" edge to the MavenFile entity by IDs.
+func (_u *MavenVersionUpdateOne) AddFileIDs(ids ...uuid.UUID) *MavenVersionUpdateOne {
+	_u.mutation.AddFileIDs(ids...)
+	return _u
+}
+
+// AddFiles adds the "files" edges to the MavenFile entity.
+func (_u *MavenVersionUpdateOne) AddFiles(v ...*MavenFile) *MavenVersionUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddFileIDs(ids...)
+}
+
 // Mutation returns the MavenVersionMutation object of the builder.
 func (_u *MavenVersionUpdateOne) Mutation() *MavenVersionMutation {
 	return _u.mutation
+}
+
+// ClearFiles clears all "files" edges to the MavenFile entity.
+func (_u *MavenVersionUpdateOne) ClearFiles() *MavenVersionUpdateOne {
+	_u.mutation.ClearFiles()
+	return _u
+}
+
+// RemoveFileIDs removes the "files" edge to MavenFile entities by IDs.
+func (_u *MavenVersionUpdateOne) RemoveFileIDs(ids ...uuid.UUID) *MavenVersionUpdateOne {
+	_u.mutation.RemoveFileIDs(ids...)
+	return _u
+}
+
+// RemoveFiles removes "files" edges to MavenFile entities.
+func (_u *MavenVersionUpdateOne) RemoveFiles(v ...*MavenFile) *MavenVersionUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveFileIDs(ids...)
 }
 
 // Where appends a list predicates to the MavenVersionUpdate builder.
@@ -297,6 +416,51 @@ func (_u *MavenVersionUpdateOne) sqlSave(ctx context.Context) (_node *MavenVersi
 	}
 	if _u.mutation.SoftDeletedAtCleared() {
 		_spec.ClearField(mavenversion.FieldSoftDeletedAt, field.TypeTime)
+	}
+	if _u.mutation.FilesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedFilesIDs(); len(nodes) > 0 && !_u.mutation.FilesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.FilesIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   mavenversion.FilesTable,
+			Columns: []string{mavenversion.FilesColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(mavenfile.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
 	_node = &MavenVersion{config: _u.config}
 	_spec.Assign = _node.assignValues

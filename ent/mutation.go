@@ -13,9 +13,13 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"github.com/google/uuid"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containermanifestreference"
+	"github.com/stowage-dev/stowage/ent/containertag"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/namespace"
 	"github.com/stowage-dev/stowage/ent/namespacestatistics"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/predicate"
 	"github.com/stowage-dev/stowage/ent/repository"
@@ -31,12 +35,16 @@ const (
 	OpUpdateOne = ent.OpUpdateOne
 
 	// Node types.
-	TypeContainerManifest   = "ContainerManifest"
-	TypeMavenVersion        = "MavenVersion"
-	TypeNPMVersion          = "NPMVersion"
-	TypeNamespace           = "Namespace"
-	TypeNamespaceStatistics = "NamespaceStatistics"
-	TypeRepository          = "Repository"
+	TypeContainerManifest          = "ContainerManifest"
+	TypeContainerManifestReference = "ContainerManifestReference"
+	TypeContainerTag               = "ContainerTag"
+	TypeMavenFile                  = "MavenFile"
+	TypeMavenVersion               = "MavenVersion"
+	TypeNPMDistTag                 = "NPMDistTag"
+	TypeNPMVersion                 = "NPMVersion"
+	TypeNamespace                  = "Namespace"
+	TypeNamespaceStatistics        = "NamespaceStatistics"
+	TypeRepository                 = "Repository"
 )
 
 // ContainerManifestMutation represents an operation that mutates the ContainerManifest nodes in the graph.
@@ -55,6 +63,12 @@ type ContainerManifestMutation struct {
 	clearedFields     map[string]struct{}
 	repository        *uuid.UUID
 	clearedrepository bool
+	tags              map[uuid.UUID]struct{}
+	removedtags       map[uuid.UUID]struct{}
+	clearedtags       bool
+	children          map[uuid.UUID]struct{}
+	removedchildren   map[uuid.UUID]struct{}
+	clearedchildren   bool
 	done              bool
 	oldValue          func(context.Context) (*ContainerManifest, error)
 	predicates        []predicate.ContainerManifest
@@ -476,6 +490,114 @@ func (m *ContainerManifestMutation) ResetRepository() {
 	m.clearedrepository = false
 }
 
+// AddTagIDs adds the "tags" edge to the ContainerTag entity by ids.
+func (m *ContainerManifestMutation) AddTagIDs(ids ...uuid.UUID) {
+	if m.tags == nil {
+		m.tags = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		m.tags[ids[i]] = struct{}{}
+	}
+}
+
+// ClearTags clears the "tags" edge to the ContainerTag entity.
+func (m *ContainerManifestMutation) ClearTags() {
+	m.clearedtags = true
+}
+
+// TagsCleared reports if the "tags" edge to the ContainerTag entity was cleared.
+func (m *ContainerManifestMutation) TagsCleared() bool {
+	return m.clearedtags
+}
+
+// RemoveTagIDs removes the "tags" edge to the ContainerTag entity by IDs.
+func (m *ContainerManifestMutation) RemoveTagIDs(ids ...uuid.UUID) {
+	if m.removedtags == nil {
+		m.removedtags = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		delete(m.tags, ids[i])
+		m.removedtags[ids[i]] = struct{}{}
+	}
+}
+
+// RemovedTags returns the removed IDs of the "tags" edge to the ContainerTag entity.
+func (m *ContainerManifestMutation) RemovedTagsIDs() (ids []uuid.UUID) {
+	for id := range m.removedtags {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// TagsIDs returns the "tags" edge IDs in the mutation.
+func (m *ContainerManifestMutation) TagsIDs() (ids []uuid.UUID) {
+	for id := range m.tags {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// ResetTags resets all changes to the "tags" edge.
+func (m *ContainerManifestMutation) ResetTags() {
+	m.tags = nil
+	m.clearedtags = false
+	m.removedtags = nil
+}
+
+// AddChildIDs adds the "children" edge to the ContainerManifest entity by ids.
+func (m *ContainerManifestMutation) AddChildIDs(ids ...uuid.UUID) {
+	if m.children == nil {
+		m.children = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		m.children[ids[i]] = struct{}{}
+	}
+}
+
+// ClearChildren clears the "children" edge to the ContainerManifest entity.
+func (m *ContainerManifestMutation) ClearChildren() {
+	m.clearedchildren = true
+}
+
+// ChildrenCleared reports if the "children" edge to the ContainerManifest entity was cleared.
+func (m *ContainerManifestMutation) ChildrenCleared() bool {
+	return m.clearedchildren
+}
+
+// RemoveChildIDs removes the "children" edge to the ContainerManifest entity by IDs.
+func (m *ContainerManifestMutation) RemoveChildIDs(ids ...uuid.UUID) {
+	if m.removedchildren == nil {
+		m.removedchildren = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		delete(m.children, ids[i])
+		m.removedchildren[ids[i]] = struct{}{}
+	}
+}
+
+// RemovedChildren returns the removed IDs of the "children" edge to the ContainerManifest entity.
+func (m *ContainerManifestMutation) RemovedChildrenIDs() (ids []uuid.UUID) {
+	for id := range m.removedchildren {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// ChildrenIDs returns the "children" edge IDs in the mutation.
+func (m *ContainerManifestMutation) ChildrenIDs() (ids []uuid.UUID) {
+	for id := range m.children {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// ResetChildren resets all changes to the "children" edge.
+func (m *ContainerManifestMutation) ResetChildren() {
+	m.children = nil
+	m.clearedchildren = false
+	m.removedchildren = nil
+}
+
 // Where appends a list predicates to the ContainerManifestMutation builder.
 func (m *ContainerManifestMutation) Where(ps ...predicate.ContainerManifest) {
 	m.predicates = append(m.predicates, ps...)
@@ -735,9 +857,15 @@ func (m *ContainerManifestMutation) ResetField(name string) error {
 
 // AddedEdges returns all edge names that were set/added in this mutation.
 func (m *ContainerManifestMutation) AddedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 3)
 	if m.repository != nil {
 		edges = append(edges, containermanifest.EdgeRepository)
+	}
+	if m.tags != nil {
+		edges = append(edges, containermanifest.EdgeTags)
+	}
+	if m.children != nil {
+		edges = append(edges, containermanifest.EdgeChildren)
 	}
 	return edges
 }
@@ -750,27 +878,65 @@ func (m *ContainerManifestMutation) AddedIDs(name string) []ent.Value {
 		if id := m.repository; id != nil {
 			return []ent.Value{*id}
 		}
+	case containermanifest.EdgeTags:
+		ids := make([]ent.Value, 0, len(m.tags))
+		for id := range m.tags {
+			ids = append(ids, id)
+		}
+		return ids
+	case containermanifest.EdgeChildren:
+		ids := make([]ent.Value, 0, len(m.children))
+		for id := range m.children {
+			ids = append(ids, id)
+		}
+		return ids
 	}
 	return nil
 }
 
 // RemovedEdges returns all edge names that were removed in this mutation.
 func (m *ContainerManifestMutation) RemovedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 3)
+	if m.removedtags != nil {
+		edges = append(edges, containermanifest.EdgeTags)
+	}
+	if m.removedchildren != nil {
+		edges = append(edges, containermanifest.EdgeChildren)
+	}
 	return edges
 }
 
 // RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
 // the given name in this mutation.
 func (m *ContainerManifestMutation) RemovedIDs(name string) []ent.Value {
+	switch name {
+	case containermanifest.EdgeTags:
+		ids := make([]ent.Value, 0, len(m.removedtags))
+		for id := range m.removedtags {
+			ids = append(ids, id)
+		}
+		return ids
+	case containermanifest.EdgeChildren:
+		ids := make([]ent.Value, 0, len(m.removedchildren))
+		for id := range m.removedchildren {
+			ids = append(ids, id)
+		}
+		return ids
+	}
 	return nil
 }
 
 // ClearedEdges returns all edge names that were cleared in this mutation.
 func (m *ContainerManifestMutation) ClearedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 3)
 	if m.clearedrepository {
 		edges = append(edges, containermanifest.EdgeRepository)
+	}
+	if m.clearedtags {
+		edges = append(edges, containermanifest.EdgeTags)
+	}
+	if m.clearedchildren {
+		edges = append(edges, containermanifest.EdgeChildren)
 	}
 	return edges
 }
@@ -781,6 +947,10 @@ func (m *ContainerManifestMutation) EdgeCleared(name string) bool {
 	switch name {
 	case containermanifest.EdgeRepository:
 		return m.clearedrepository
+	case containermanifest.EdgeTags:
+		return m.clearedtags
+	case containermanifest.EdgeChildren:
+		return m.clearedchildren
 	}
 	return false
 }
@@ -803,8 +973,1741 @@ func (m *ContainerManifestMutation) ResetEdge(name string) error {
 	case containermanifest.EdgeRepository:
 		m.ResetRepository()
 		return nil
+	case containermanifest.EdgeTags:
+		m.ResetTags()
+		return nil
+	case containermanifest.EdgeChildren:
+		m.ResetChildren()
+		return nil
 	}
 	return fmt.Errorf("unknown ContainerManifest edge %s", name)
+}
+
+// ContainerManifestReferenceMutation represents an operation that mutates the ContainerManifestReference nodes in the graph.
+type ContainerManifestReferenceMutation struct {
+	config
+	op            Op
+	typ           string
+	clearedFields map[string]struct{}
+	index         *uuid.UUID
+	clearedindex  bool
+	child         *uuid.UUID
+	clearedchild  bool
+	done          bool
+	oldValue      func(context.Context) (*ContainerManifestReference, error)
+	predicates    []predicate.ContainerManifestReference
+}
+
+var _ ent.Mutation = (*ContainerManifestReferenceMutation)(nil)
+
+// containermanifestreferenceOption allows management of the mutation configuration using functional options.
+type containermanifestreferenceOption func(*ContainerManifestReferenceMutation)
+
+// newContainerManifestReferenceMutation creates new mutation for the ContainerManifestReference entity.
+func newContainerManifestReferenceMutation(c config, op Op, opts ...containermanifestreferenceOption) *ContainerManifestReferenceMutation {
+	m := &ContainerManifestReferenceMutation{
+		config:        c,
+		op:            op,
+		typ:           TypeContainerManifestReference,
+		clearedFields: make(map[string]struct{}),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// Client returns a new `ent.Client` from the mutation. If the mutation was
+// executed in a transaction (ent.Tx), a transactional client is returned.
+func (m ContainerManifestReferenceMutation) Client() *Client {
+	client := &Client{config: m.config}
+	client.init()
+	return client
+}
+
+// Tx returns an `ent.Tx` for mutations that were executed in transactions;
+// it returns an error otherwise.
+func (m ContainerManifestReferenceMutation) Tx() (*Tx, error) {
+	if _, ok := m.driver.(*txDriver); !ok {
+		return nil, errors.New("ent: mutation is not running in a transaction")
+	}
+	tx := &Tx{config: m.config}
+	tx.init()
+	return tx, nil
+}
+
+// SetIndexID sets the "index_id" field.
+func (m *ContainerManifestReferenceMutation) SetIndexID(u uuid.UUID) {
+	m.index = &u
+}
+
+// IndexID returns the value of the "index_id" field in the mutation.
+func (m *ContainerManifestReferenceMutation) IndexID() (r uuid.UUID, exists bool) {
+	v := m.index
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetIndexID resets all changes to the "index_id" field.
+func (m *ContainerManifestReferenceMutation) ResetIndexID() {
+	m.index = nil
+}
+
+// SetChildID sets the "child_id" field.
+func (m *ContainerManifestReferenceMutation) SetChildID(u uuid.UUID) {
+	m.child = &u
+}
+
+// ChildID returns the value of the "child_id" field in the mutation.
+func (m *ContainerManifestReferenceMutation) ChildID() (r uuid.UUID, exists bool) {
+	v := m.child
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetChildID resets all changes to the "child_id" field.
+func (m *ContainerManifestReferenceMutation) ResetChildID() {
+	m.child = nil
+}
+
+// ClearIndex clears the "index" edge to the ContainerManifest entity.
+func (m *ContainerManifestReferenceMutation) ClearIndex() {
+	m.clearedindex = true
+	m.clearedFields[containermanifestreference.FieldIndexID] = struct{}{}
+}
+
+// IndexCleared reports if the "index" edge to the ContainerManifest entity was cleared.
+func (m *ContainerManifestReferenceMutation) IndexCleared() bool {
+	return m.clearedindex
+}
+
+// IndexIDs returns the "index" edge IDs in the mutation.
+// Note that IDs always returns len(IDs) <= 1 for unique edges, and you should use
+// IndexID instead. It exists only for internal usage by the builders.
+func (m *ContainerManifestReferenceMutation) IndexIDs() (ids []uuid.UUID) {
+	if id := m.index; id != nil {
+		ids = append(ids, *id)
+	}
+	return
+}
+
+// ResetIndex resets all changes to the "index" edge.
+func (m *ContainerManifestReferenceMutation) ResetIndex() {
+	m.index = nil
+	m.clearedindex = false
+}
+
+// ClearChild clears the "child" edge to the ContainerManifest entity.
+func (m *ContainerManifestReferenceMutation) ClearChild() {
+	m.clearedchild = true
+	m.clearedFields[containermanifestreference.FieldChildID] = struct{}{}
+}
+
+// ChildCleared reports if the "child" edge to the ContainerManifest entity was cleared.
+func (m *ContainerManifestReferenceMutation) ChildCleared() bool {
+	return m.clearedchild
+}
+
+// ChildIDs returns the "child" edge IDs in the mutation.
+// Note that IDs always returns len(IDs) <= 1 for unique edges, and you should use
+// ChildID instead. It exists only for internal usage by the builders.
+func (m *ContainerManifestReferenceMutation) ChildIDs() (ids []uuid.UUID) {
+	if id := m.child; id != nil {
+		ids = append(ids, *id)
+	}
+	return
+}
+
+// ResetChild resets all changes to the "child" edge.
+func (m *ContainerManifestReferenceMutation) ResetChild() {
+	m.child = nil
+	m.clearedchild = false
+}
+
+// Where appends a list predicates to the ContainerManifestReferenceMutation builder.
+func (m *ContainerManifestReferenceMutation) Where(ps ...predicate.ContainerManifestReference) {
+	m.predicates = append(m.predicates, ps...)
+}
+
+// WhereP appends storage-level predicates to the ContainerManifestReferenceMutation builder. Using this method,
+// users can use type-assertion to append predicates that do not depend on any generated package.
+func (m *ContainerManifestReferenceMutation) WhereP(ps ...func(*sql.Selector)) {
+	p := make([]predicate.ContainerManifestReference, len(ps))
+	for i := range ps {
+		p[i] = ps[i]
+	}
+	m.Where(p...)
+}
+
+// Op returns the operation name.
+func (m *ContainerManifestReferenceMutation) Op() Op {
+	return m.op
+}
+
+// SetOp allows setting the mutation operation.
+func (m *ContainerManifestReferenceMutation) SetOp(op Op) {
+	m.op = op
+}
+
+// Type returns the node type of this mutation (ContainerManifestReference).
+func (m *ContainerManifestReferenceMutation) Type() string {
+	return m.typ
+}
+
+// Fields returns all fields that were changed during this mutation. Note that in
+// order to get all numeric fields that were incremented/decremented, call
+// AddedFields().
+func (m *ContainerManifestReferenceMutation) Fields() []string {
+	fields := make([]string, 0, 2)
+	if m.index != nil {
+		fields = append(fields, containermanifestreference.FieldIndexID)
+	}
+	if m.child != nil {
+		fields = append(fields, containermanifestreference.FieldChildID)
+	}
+	return fields
+}
+
+// Field returns the value of a field with the given name. The second boolean
+// return value indicates that this field was not set, or was not defined in the
+// schema.
+func (m *ContainerManifestReferenceMutation) Field(name string) (ent.Value, bool) {
+	switch name {
+	case containermanifestreference.FieldIndexID:
+		return m.IndexID()
+	case containermanifestreference.FieldChildID:
+		return m.ChildID()
+	}
+	return nil, false
+}
+
+// OldField returns the old value of the field from the database. An error is
+// returned if the mutation operation is not UpdateOne, or the query to the
+// database failed.
+func (m *ContainerManifestReferenceMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
+	return nil, errors.New("edge schema ContainerManifestReference does not support getting old values")
+}
+
+// SetField sets the value of a field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *ContainerManifestReferenceMutation) SetField(name string, value ent.Value) error {
+	switch name {
+	case containermanifestreference.FieldIndexID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetIndexID(v)
+		return nil
+	case containermanifestreference.FieldChildID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetChildID(v)
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerManifestReference field %s", name)
+}
+
+// AddedFields returns all numeric fields that were incremented/decremented during
+// this mutation.
+func (m *ContainerManifestReferenceMutation) AddedFields() []string {
+	return nil
+}
+
+// AddedField returns the numeric value that was incremented/decremented on a field
+// with the given name. The second boolean return value indicates that this field
+// was not set, or was not defined in the schema.
+func (m *ContainerManifestReferenceMutation) AddedField(name string) (ent.Value, bool) {
+	return nil, false
+}
+
+// AddField adds the value to the field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *ContainerManifestReferenceMutation) AddField(name string, value ent.Value) error {
+	switch name {
+	}
+	return fmt.Errorf("unknown ContainerManifestReference numeric field %s", name)
+}
+
+// ClearedFields returns all nullable fields that were cleared during this
+// mutation.
+func (m *ContainerManifestReferenceMutation) ClearedFields() []string {
+	return nil
+}
+
+// FieldCleared returns a boolean indicating if a field with the given name was
+// cleared in this mutation.
+func (m *ContainerManifestReferenceMutation) FieldCleared(name string) bool {
+	_, ok := m.clearedFields[name]
+	return ok
+}
+
+// ClearField clears the value of the field with the given name. It returns an
+// error if the field is not defined in the schema.
+func (m *ContainerManifestReferenceMutation) ClearField(name string) error {
+	return fmt.Errorf("unknown ContainerManifestReference nullable field %s", name)
+}
+
+// ResetField resets all changes in the mutation for the field with the given name.
+// It returns an error if the field is not defined in the schema.
+func (m *ContainerManifestReferenceMutation) ResetField(name string) error {
+	switch name {
+	case containermanifestreference.FieldIndexID:
+		m.ResetIndexID()
+		return nil
+	case containermanifestreference.FieldChildID:
+		m.ResetChildID()
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerManifestReference field %s", name)
+}
+
+// AddedEdges returns all edge names that were set/added in this mutation.
+func (m *ContainerManifestReferenceMutation) AddedEdges() []string {
+	edges := make([]string, 0, 2)
+	if m.index != nil {
+		edges = append(edges, containermanifestreference.EdgeIndex)
+	}
+	if m.child != nil {
+		edges = append(edges, containermanifestreference.EdgeChild)
+	}
+	return edges
+}
+
+// AddedIDs returns all IDs (to other nodes) that were added for the given edge
+// name in this mutation.
+func (m *ContainerManifestReferenceMutation) AddedIDs(name string) []ent.Value {
+	switch name {
+	case containermanifestreference.EdgeIndex:
+		if id := m.index; id != nil {
+			return []ent.Value{*id}
+		}
+	case containermanifestreference.EdgeChild:
+		if id := m.child; id != nil {
+			return []ent.Value{*id}
+		}
+	}
+	return nil
+}
+
+// RemovedEdges returns all edge names that were removed in this mutation.
+func (m *ContainerManifestReferenceMutation) RemovedEdges() []string {
+	edges := make([]string, 0, 2)
+	return edges
+}
+
+// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
+// the given name in this mutation.
+func (m *ContainerManifestReferenceMutation) RemovedIDs(name string) []ent.Value {
+	return nil
+}
+
+// ClearedEdges returns all edge names that were cleared in this mutation.
+func (m *ContainerManifestReferenceMutation) ClearedEdges() []string {
+	edges := make([]string, 0, 2)
+	if m.clearedindex {
+		edges = append(edges, containermanifestreference.EdgeIndex)
+	}
+	if m.clearedchild {
+		edges = append(edges, containermanifestreference.EdgeChild)
+	}
+	return edges
+}
+
+// EdgeCleared returns a boolean which indicates if the edge with the given name
+// was cleared in this mutation.
+func (m *ContainerManifestReferenceMutation) EdgeCleared(name string) bool {
+	switch name {
+	case containermanifestreference.EdgeIndex:
+		return m.clearedindex
+	case containermanifestreference.EdgeChild:
+		return m.clearedchild
+	}
+	return false
+}
+
+// ClearEdge clears the value of the edge with the given name. It returns an error
+// if that edge is not defined in the schema.
+func (m *ContainerManifestReferenceMutation) ClearEdge(name string) error {
+	switch name {
+	case containermanifestreference.EdgeIndex:
+		m.ClearIndex()
+		return nil
+	case containermanifestreference.EdgeChild:
+		m.ClearChild()
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerManifestReference unique edge %s", name)
+}
+
+// ResetEdge resets all changes to the edge with the given name in this mutation.
+// It returns an error if the edge is not defined in the schema.
+func (m *ContainerManifestReferenceMutation) ResetEdge(name string) error {
+	switch name {
+	case containermanifestreference.EdgeIndex:
+		m.ResetIndex()
+		return nil
+	case containermanifestreference.EdgeChild:
+		m.ResetChild()
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerManifestReference edge %s", name)
+}
+
+// ContainerTagMutation represents an operation that mutates the ContainerTag nodes in the graph.
+type ContainerTagMutation struct {
+	config
+	op              Op
+	typ             string
+	id              *uuid.UUID
+	repository_id   *uuid.UUID
+	name            *string
+	tag             *string
+	created_at      *time.Time
+	updated_at      *time.Time
+	clearedFields   map[string]struct{}
+	manifest        *uuid.UUID
+	clearedmanifest bool
+	done            bool
+	oldValue        func(context.Context) (*ContainerTag, error)
+	predicates      []predicate.ContainerTag
+}
+
+var _ ent.Mutation = (*ContainerTagMutation)(nil)
+
+// containertagOption allows management of the mutation configuration using functional options.
+type containertagOption func(*ContainerTagMutation)
+
+// newContainerTagMutation creates new mutation for the ContainerTag entity.
+func newContainerTagMutation(c config, op Op, opts ...containertagOption) *ContainerTagMutation {
+	m := &ContainerTagMutation{
+		config:        c,
+		op:            op,
+		typ:           TypeContainerTag,
+		clearedFields: make(map[string]struct{}),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// withContainerTagID sets the ID field of the mutation.
+func withContainerTagID(id uuid.UUID) containertagOption {
+	return func(m *ContainerTagMutation) {
+		var (
+			err   error
+			once  sync.Once
+			value *ContainerTag
+		)
+		m.oldValue = func(ctx context.Context) (*ContainerTag, error) {
+			once.Do(func() {
+				if m.done {
+					err = errors.New("querying old values post mutation is not allowed")
+				} else {
+					value, err = m.Client().ContainerTag.Get(ctx, id)
+				}
+			})
+			return value, err
+		}
+		m.id = &id
+	}
+}
+
+// withContainerTag sets the old ContainerTag of the mutation.
+func withContainerTag(node *ContainerTag) containertagOption {
+	return func(m *ContainerTagMutation) {
+		m.oldValue = func(context.Context) (*ContainerTag, error) {
+			return node, nil
+		}
+		m.id = &node.ID
+	}
+}
+
+// Client returns a new `ent.Client` from the mutation. If the mutation was
+// executed in a transaction (ent.Tx), a transactional client is returned.
+func (m ContainerTagMutation) Client() *Client {
+	client := &Client{config: m.config}
+	client.init()
+	return client
+}
+
+// Tx returns an `ent.Tx` for mutations that were executed in transactions;
+// it returns an error otherwise.
+func (m ContainerTagMutation) Tx() (*Tx, error) {
+	if _, ok := m.driver.(*txDriver); !ok {
+		return nil, errors.New("ent: mutation is not running in a transaction")
+	}
+	tx := &Tx{config: m.config}
+	tx.init()
+	return tx, nil
+}
+
+// SetID sets the value of the id field. Note that this
+// operation is only accepted on creation of ContainerTag entities.
+func (m *ContainerTagMutation) SetID(id uuid.UUID) {
+	m.id = &id
+}
+
+// ID returns the ID value in the mutation. Note that the ID is only available
+// if it was provided to the builder or after it was returned from the database.
+func (m *ContainerTagMutation) ID() (id uuid.UUID, exists bool) {
+	if m.id == nil {
+		return
+	}
+	return *m.id, true
+}
+
+// IDs queries the database and returns the entity ids that match the mutation's predicate.
+// That means, if the mutation is applied within a transaction with an isolation level such
+// as sql.LevelSerializable, the returned ids match the ids of the rows that will be updated
+// or updated by the mutation.
+func (m *ContainerTagMutation) IDs(ctx context.Context) ([]uuid.UUID, error) {
+	switch {
+	case m.op.Is(OpUpdateOne | OpDeleteOne):
+		id, exists := m.ID()
+		if exists {
+			return []uuid.UUID{id}, nil
+		}
+		fallthrough
+	case m.op.Is(OpUpdate | OpDelete):
+		return m.Client().ContainerTag.Query().Where(m.predicates...).IDs(ctx)
+	default:
+		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
+	}
+}
+
+// SetRepositoryID sets the "repository_id" field.
+func (m *ContainerTagMutation) SetRepositoryID(u uuid.UUID) {
+	m.repository_id = &u
+}
+
+// RepositoryID returns the value of the "repository_id" field in the mutation.
+func (m *ContainerTagMutation) RepositoryID() (r uuid.UUID, exists bool) {
+	v := m.repository_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRepositoryID returns the old "repository_id" field's value of the ContainerTag entity.
+// If the ContainerTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ContainerTagMutation) OldRepositoryID(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRepositoryID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRepositoryID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRepositoryID: %w", err)
+	}
+	return oldValue.RepositoryID, nil
+}
+
+// ResetRepositoryID resets all changes to the "repository_id" field.
+func (m *ContainerTagMutation) ResetRepositoryID() {
+	m.repository_id = nil
+}
+
+// SetName sets the "name" field.
+func (m *ContainerTagMutation) SetName(s string) {
+	m.name = &s
+}
+
+// Name returns the value of the "name" field in the mutation.
+func (m *ContainerTagMutation) Name() (r string, exists bool) {
+	v := m.name
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldName returns the old "name" field's value of the ContainerTag entity.
+// If the ContainerTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ContainerTagMutation) OldName(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldName is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldName requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldName: %w", err)
+	}
+	return oldValue.Name, nil
+}
+
+// ResetName resets all changes to the "name" field.
+func (m *ContainerTagMutation) ResetName() {
+	m.name = nil
+}
+
+// SetTag sets the "tag" field.
+func (m *ContainerTagMutation) SetTag(s string) {
+	m.tag = &s
+}
+
+// Tag returns the value of the "tag" field in the mutation.
+func (m *ContainerTagMutation) Tag() (r string, exists bool) {
+	v := m.tag
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldTag returns the old "tag" field's value of the ContainerTag entity.
+// If the ContainerTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ContainerTagMutation) OldTag(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldTag is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldTag requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldTag: %w", err)
+	}
+	return oldValue.Tag, nil
+}
+
+// ResetTag resets all changes to the "tag" field.
+func (m *ContainerTagMutation) ResetTag() {
+	m.tag = nil
+}
+
+// SetManifestID sets the "manifest_id" field.
+func (m *ContainerTagMutation) SetManifestID(u uuid.UUID) {
+	m.manifest = &u
+}
+
+// ManifestID returns the value of the "manifest_id" field in the mutation.
+func (m *ContainerTagMutation) ManifestID() (r uuid.UUID, exists bool) {
+	v := m.manifest
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldManifestID returns the old "manifest_id" field's value of the ContainerTag entity.
+// If the ContainerTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ContainerTagMutation) OldManifestID(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldManifestID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldManifestID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldManifestID: %w", err)
+	}
+	return oldValue.ManifestID, nil
+}
+
+// ResetManifestID resets all changes to the "manifest_id" field.
+func (m *ContainerTagMutation) ResetManifestID() {
+	m.manifest = nil
+}
+
+// SetCreatedAt sets the "created_at" field.
+func (m *ContainerTagMutation) SetCreatedAt(t time.Time) {
+	m.created_at = &t
+}
+
+// CreatedAt returns the value of the "created_at" field in the mutation.
+func (m *ContainerTagMutation) CreatedAt() (r time.Time, exists bool) {
+	v := m.created_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCreatedAt returns the old "created_at" field's value of the ContainerTag entity.
+// If the ContainerTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ContainerTagMutation) OldCreatedAt(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCreatedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCreatedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCreatedAt: %w", err)
+	}
+	return oldValue.CreatedAt, nil
+}
+
+// ResetCreatedAt resets all changes to the "created_at" field.
+func (m *ContainerTagMutation) ResetCreatedAt() {
+	m.created_at = nil
+}
+
+// SetUpdatedAt sets the "updated_at" field.
+func (m *ContainerTagMutation) SetUpdatedAt(t time.Time) {
+	m.updated_at = &t
+}
+
+// UpdatedAt returns the value of the "updated_at" field in the mutation.
+func (m *ContainerTagMutation) UpdatedAt() (r time.Time, exists bool) {
+	v := m.updated_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldUpdatedAt returns the old "updated_at" field's value of the ContainerTag entity.
+// If the ContainerTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ContainerTagMutation) OldUpdatedAt(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldUpdatedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldUpdatedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldUpdatedAt: %w", err)
+	}
+	return oldValue.UpdatedAt, nil
+}
+
+// ResetUpdatedAt resets all changes to the "updated_at" field.
+func (m *ContainerTagMutation) ResetUpdatedAt() {
+	m.updated_at = nil
+}
+
+// ClearManifest clears the "manifest" edge to the ContainerManifest entity.
+func (m *ContainerTagMutation) ClearManifest() {
+	m.clearedmanifest = true
+	m.clearedFields[containertag.FieldManifestID] = struct{}{}
+}
+
+// ManifestCleared reports if the "manifest" edge to the ContainerManifest entity was cleared.
+func (m *ContainerTagMutation) ManifestCleared() bool {
+	return m.clearedmanifest
+}
+
+// ManifestIDs returns the "manifest" edge IDs in the mutation.
+// Note that IDs always returns len(IDs) <= 1 for unique edges, and you should use
+// ManifestID instead. It exists only for internal usage by the builders.
+func (m *ContainerTagMutation) ManifestIDs() (ids []uuid.UUID) {
+	if id := m.manifest; id != nil {
+		ids = append(ids, *id)
+	}
+	return
+}
+
+// ResetManifest resets all changes to the "manifest" edge.
+func (m *ContainerTagMutation) ResetManifest() {
+	m.manifest = nil
+	m.clearedmanifest = false
+}
+
+// Where appends a list predicates to the ContainerTagMutation builder.
+func (m *ContainerTagMutation) Where(ps ...predicate.ContainerTag) {
+	m.predicates = append(m.predicates, ps...)
+}
+
+// WhereP appends storage-level predicates to the ContainerTagMutation builder. Using this method,
+// users can use type-assertion to append predicates that do not depend on any generated package.
+func (m *ContainerTagMutation) WhereP(ps ...func(*sql.Selector)) {
+	p := make([]predicate.ContainerTag, len(ps))
+	for i := range ps {
+		p[i] = ps[i]
+	}
+	m.Where(p...)
+}
+
+// Op returns the operation name.
+func (m *ContainerTagMutation) Op() Op {
+	return m.op
+}
+
+// SetOp allows setting the mutation operation.
+func (m *ContainerTagMutation) SetOp(op Op) {
+	m.op = op
+}
+
+// Type returns the node type of this mutation (ContainerTag).
+func (m *ContainerTagMutation) Type() string {
+	return m.typ
+}
+
+// Fields returns all fields that were changed during this mutation. Note that in
+// order to get all numeric fields that were incremented/decremented, call
+// AddedFields().
+func (m *ContainerTagMutation) Fields() []string {
+	fields := make([]string, 0, 6)
+	if m.repository_id != nil {
+		fields = append(fields, containertag.FieldRepositoryID)
+	}
+	if m.name != nil {
+		fields = append(fields, containertag.FieldName)
+	}
+	if m.tag != nil {
+		fields = append(fields, containertag.FieldTag)
+	}
+	if m.manifest != nil {
+		fields = append(fields, containertag.FieldManifestID)
+	}
+	if m.created_at != nil {
+		fields = append(fields, containertag.FieldCreatedAt)
+	}
+	if m.updated_at != nil {
+		fields = append(fields, containertag.FieldUpdatedAt)
+	}
+	return fields
+}
+
+// Field returns the value of a field with the given name. The second boolean
+// return value indicates that this field was not set, or was not defined in the
+// schema.
+func (m *ContainerTagMutation) Field(name string) (ent.Value, bool) {
+	switch name {
+	case containertag.FieldRepositoryID:
+		return m.RepositoryID()
+	case containertag.FieldName:
+		return m.Name()
+	case containertag.FieldTag:
+		return m.Tag()
+	case containertag.FieldManifestID:
+		return m.ManifestID()
+	case containertag.FieldCreatedAt:
+		return m.CreatedAt()
+	case containertag.FieldUpdatedAt:
+		return m.UpdatedAt()
+	}
+	return nil, false
+}
+
+// OldField returns the old value of the field from the database. An error is
+// returned if the mutation operation is not UpdateOne, or the query to the
+// database failed.
+func (m *ContainerTagMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
+	switch name {
+	case containertag.FieldRepositoryID:
+		return m.OldRepositoryID(ctx)
+	case containertag.FieldName:
+		return m.OldName(ctx)
+	case containertag.FieldTag:
+		return m.OldTag(ctx)
+	case containertag.FieldManifestID:
+		return m.OldManifestID(ctx)
+	case containertag.FieldCreatedAt:
+		return m.OldCreatedAt(ctx)
+	case containertag.FieldUpdatedAt:
+		return m.OldUpdatedAt(ctx)
+	}
+	return nil, fmt.Errorf("unknown ContainerTag field %s", name)
+}
+
+// SetField sets the value of a field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *ContainerTagMutation) SetField(name string, value ent.Value) error {
+	switch name {
+	case containertag.FieldRepositoryID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRepositoryID(v)
+		return nil
+	case containertag.FieldName:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetName(v)
+		return nil
+	case containertag.FieldTag:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetTag(v)
+		return nil
+	case containertag.FieldManifestID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetManifestID(v)
+		return nil
+	case containertag.FieldCreatedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCreatedAt(v)
+		return nil
+	case containertag.FieldUpdatedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetUpdatedAt(v)
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerTag field %s", name)
+}
+
+// AddedFields returns all numeric fields that were incremented/decremented during
+// this mutation.
+func (m *ContainerTagMutation) AddedFields() []string {
+	return nil
+}
+
+// AddedField returns the numeric value that was incremented/decremented on a field
+// with the given name. The second boolean return value indicates that this field
+// was not set, or was not defined in the schema.
+func (m *ContainerTagMutation) AddedField(name string) (ent.Value, bool) {
+	return nil, false
+}
+
+// AddField adds the value to the field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *ContainerTagMutation) AddField(name string, value ent.Value) error {
+	switch name {
+	}
+	return fmt.Errorf("unknown ContainerTag numeric field %s", name)
+}
+
+// ClearedFields returns all nullable fields that were cleared during this
+// mutation.
+func (m *ContainerTagMutation) ClearedFields() []string {
+	return nil
+}
+
+// FieldCleared returns a boolean indicating if a field with the given name was
+// cleared in this mutation.
+func (m *ContainerTagMutation) FieldCleared(name string) bool {
+	_, ok := m.clearedFields[name]
+	return ok
+}
+
+// ClearField clears the value of the field with the given name. It returns an
+// error if the field is not defined in the schema.
+func (m *ContainerTagMutation) ClearField(name string) error {
+	return fmt.Errorf("unknown ContainerTag nullable field %s", name)
+}
+
+// ResetField resets all changes in the mutation for the field with the given name.
+// It returns an error if the field is not defined in the schema.
+func (m *ContainerTagMutation) ResetField(name string) error {
+	switch name {
+	case containertag.FieldRepositoryID:
+		m.ResetRepositoryID()
+		return nil
+	case containertag.FieldName:
+		m.ResetName()
+		return nil
+	case containertag.FieldTag:
+		m.ResetTag()
+		return nil
+	case containertag.FieldManifestID:
+		m.ResetManifestID()
+		return nil
+	case containertag.FieldCreatedAt:
+		m.ResetCreatedAt()
+		return nil
+	case containertag.FieldUpdatedAt:
+		m.ResetUpdatedAt()
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerTag field %s", name)
+}
+
+// AddedEdges returns all edge names that were set/added in this mutation.
+func (m *ContainerTagMutation) AddedEdges() []string {
+	edges := make([]string, 0, 1)
+	if m.manifest != nil {
+		edges = append(edges, containertag.EdgeManifest)
+	}
+	return edges
+}
+
+// AddedIDs returns all IDs (to other nodes) that were added for the given edge
+// name in this mutation.
+func (m *ContainerTagMutation) AddedIDs(name string) []ent.Value {
+	switch name {
+	case containertag.EdgeManifest:
+		if id := m.manifest; id != nil {
+			return []ent.Value{*id}
+		}
+	}
+	return nil
+}
+
+// RemovedEdges returns all edge names that were removed in this mutation.
+func (m *ContainerTagMutation) RemovedEdges() []string {
+	edges := make([]string, 0, 1)
+	return edges
+}
+
+// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
+// the given name in this mutation.
+func (m *ContainerTagMutation) RemovedIDs(name string) []ent.Value {
+	return nil
+}
+
+// ClearedEdges returns all edge names that were cleared in this mutation.
+func (m *ContainerTagMutation) ClearedEdges() []string {
+	edges := make([]string, 0, 1)
+	if m.clearedmanifest {
+		edges = append(edges, containertag.EdgeManifest)
+	}
+	return edges
+}
+
+// EdgeCleared returns a boolean which indicates if the edge with the given name
+// was cleared in this mutation.
+func (m *ContainerTagMutation) EdgeCleared(name string) bool {
+	switch name {
+	case containertag.EdgeManifest:
+		return m.clearedmanifest
+	}
+	return false
+}
+
+// ClearEdge clears the value of the edge with the given name. It returns an error
+// if that edge is not defined in the schema.
+func (m *ContainerTagMutation) ClearEdge(name string) error {
+	switch name {
+	case containertag.EdgeManifest:
+		m.ClearManifest()
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerTag unique edge %s", name)
+}
+
+// ResetEdge resets all changes to the edge with the given name in this mutation.
+// It returns an error if the edge is not defined in the schema.
+func (m *ContainerTagMutation) ResetEdge(name string) error {
+	switch name {
+	case containertag.EdgeManifest:
+		m.ResetManifest()
+		return nil
+	}
+	return fmt.Errorf("unknown ContainerTag edge %s", name)
+}
+
+// MavenFileMutation represents an operation that mutates the MavenFile nodes in the graph.
+type MavenFileMutation struct {
+	config
+	op             Op
+	typ            string
+	id             *uuid.UUID
+	_path          *string
+	sha256         *schematype.Digest
+	size_bytes     *int64
+	addsize_bytes  *int64
+	created_at     *time.Time
+	updated_at     *time.Time
+	clearedFields  map[string]struct{}
+	version        *uuid.UUID
+	clearedversion bool
+	done           bool
+	oldValue       func(context.Context) (*MavenFile, error)
+	predicates     []predicate.MavenFile
+}
+
+var _ ent.Mutation = (*MavenFileMutation)(nil)
+
+// mavenfileOption allows management of the mutation configuration using functional options.
+type mavenfileOption func(*MavenFileMutation)
+
+// newMavenFileMutation creates new mutation for the MavenFile entity.
+func newMavenFileMutation(c config, op Op, opts ...mavenfileOption) *MavenFileMutation {
+	m := &MavenFileMutation{
+		config:        c,
+		op:            op,
+		typ:           TypeMavenFile,
+		clearedFields: make(map[string]struct{}),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// withMavenFileID sets the ID field of the mutation.
+func withMavenFileID(id uuid.UUID) mavenfileOption {
+	return func(m *MavenFileMutation) {
+		var (
+			err   error
+			once  sync.Once
+			value *MavenFile
+		)
+		m.oldValue = func(ctx context.Context) (*MavenFile, error) {
+			once.Do(func() {
+				if m.done {
+					err = errors.New("querying old values post mutation is not allowed")
+				} else {
+					value, err = m.Client().MavenFile.Get(ctx, id)
+				}
+			})
+			return value, err
+		}
+		m.id = &id
+	}
+}
+
+// withMavenFile sets the old MavenFile of the mutation.
+func withMavenFile(node *MavenFile) mavenfileOption {
+	return func(m *MavenFileMutation) {
+		m.oldValue = func(context.Context) (*MavenFile, error) {
+			return node, nil
+		}
+		m.id = &node.ID
+	}
+}
+
+// Client returns a new `ent.Client` from the mutation. If the mutation was
+// executed in a transaction (ent.Tx), a transactional client is returned.
+func (m MavenFileMutation) Client() *Client {
+	client := &Client{config: m.config}
+	client.init()
+	return client
+}
+
+// Tx returns an `ent.Tx` for mutations that were executed in transactions;
+// it returns an error otherwise.
+func (m MavenFileMutation) Tx() (*Tx, error) {
+	if _, ok := m.driver.(*txDriver); !ok {
+		return nil, errors.New("ent: mutation is not running in a transaction")
+	}
+	tx := &Tx{config: m.config}
+	tx.init()
+	return tx, nil
+}
+
+// SetID sets the value of the id field. Note that this
+// operation is only accepted on creation of MavenFile entities.
+func (m *MavenFileMutation) SetID(id uuid.UUID) {
+	m.id = &id
+}
+
+// ID returns the ID value in the mutation. Note that the ID is only available
+// if it was provided to the builder or after it was returned from the database.
+func (m *MavenFileMutation) ID() (id uuid.UUID, exists bool) {
+	if m.id == nil {
+		return
+	}
+	return *m.id, true
+}
+
+// IDs queries the database and returns the entity ids that match the mutation's predicate.
+// That means, if the mutation is applied within a transaction with an isolation level such
+// as sql.LevelSerializable, the returned ids match the ids of the rows that will be updated
+// or updated by the mutation.
+func (m *MavenFileMutation) IDs(ctx context.Context) ([]uuid.UUID, error) {
+	switch {
+	case m.op.Is(OpUpdateOne | OpDeleteOne):
+		id, exists := m.ID()
+		if exists {
+			return []uuid.UUID{id}, nil
+		}
+		fallthrough
+	case m.op.Is(OpUpdate | OpDelete):
+		return m.Client().MavenFile.Query().Where(m.predicates...).IDs(ctx)
+	default:
+		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
+	}
+}
+
+// SetVersionID sets the "version_id" field.
+func (m *MavenFileMutation) SetVersionID(u uuid.UUID) {
+	m.version = &u
+}
+
+// VersionID returns the value of the "version_id" field in the mutation.
+func (m *MavenFileMutation) VersionID() (r uuid.UUID, exists bool) {
+	v := m.version
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldVersionID returns the old "version_id" field's value of the MavenFile entity.
+// If the MavenFile object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *MavenFileMutation) OldVersionID(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldVersionID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldVersionID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldVersionID: %w", err)
+	}
+	return oldValue.VersionID, nil
+}
+
+// ResetVersionID resets all changes to the "version_id" field.
+func (m *MavenFileMutation) ResetVersionID() {
+	m.version = nil
+}
+
+// SetPath sets the "path" field.
+func (m *MavenFileMutation) SetPath(s string) {
+	m._path = &s
+}
+
+// Path returns the value of the "path" field in the mutation.
+func (m *MavenFileMutation) Path() (r string, exists bool) {
+	v := m._path
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPath returns the old "path" field's value of the MavenFile entity.
+// If the MavenFile object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *MavenFileMutation) OldPath(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPath is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPath requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPath: %w", err)
+	}
+	return oldValue.Path, nil
+}
+
+// ResetPath resets all changes to the "path" field.
+func (m *MavenFileMutation) ResetPath() {
+	m._path = nil
+}
+
+// SetSha256 sets the "sha256" field.
+func (m *MavenFileMutation) SetSha256(s schematype.Digest) {
+	m.sha256 = &s
+}
+
+// Sha256 returns the value of the "sha256" field in the mutation.
+func (m *MavenFileMutation) Sha256() (r schematype.Digest, exists bool) {
+	v := m.sha256
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSha256 returns the old "sha256" field's value of the MavenFile entity.
+// If the MavenFile object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *MavenFileMutation) OldSha256(ctx context.Context) (v schematype.Digest, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSha256 is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSha256 requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSha256: %w", err)
+	}
+	return oldValue.Sha256, nil
+}
+
+// ResetSha256 resets all changes to the "sha256" field.
+func (m *MavenFileMutation) ResetSha256() {
+	m.sha256 = nil
+}
+
+// SetSizeBytes sets the "size_bytes" field.
+func (m *MavenFileMutation) SetSizeBytes(i int64) {
+	m.size_bytes = &i
+	m.addsize_bytes = nil
+}
+
+// SizeBytes returns the value of the "size_bytes" field in the mutation.
+func (m *MavenFileMutation) SizeBytes() (r int64, exists bool) {
+	v := m.size_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSizeBytes returns the old "size_bytes" field's value of the MavenFile entity.
+// If the MavenFile object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *MavenFileMutation) OldSizeBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSizeBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSizeBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSizeBytes: %w", err)
+	}
+	return oldValue.SizeBytes, nil
+}
+
+// AddSizeBytes adds i to the "size_bytes" field.
+func (m *MavenFileMutation) AddSizeBytes(i int64) {
+	if m.addsize_bytes != nil {
+		*m.addsize_bytes += i
+	} else {
+		m.addsize_bytes = &i
+	}
+}
+
+// AddedSizeBytes returns the value that was added to the "size_bytes" field in this mutation.
+func (m *MavenFileMutation) AddedSizeBytes() (r int64, exists bool) {
+	v := m.addsize_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetSizeBytes resets all changes to the "size_bytes" field.
+func (m *MavenFileMutation) ResetSizeBytes() {
+	m.size_bytes = nil
+	m.addsize_bytes = nil
+}
+
+// SetCreatedAt sets the "created_at" field.
+func (m *MavenFileMutation) SetCreatedAt(t time.Time) {
+	m.created_at = &t
+}
+
+// CreatedAt returns the value of the "created_at" field in the mutation.
+func (m *MavenFileMutation) CreatedAt() (r time.Time, exists bool) {
+	v := m.created_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCreatedAt returns the old "created_at" field's value of the MavenFile entity.
+// If the MavenFile object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *MavenFileMutation) OldCreatedAt(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCreatedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCreatedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCreatedAt: %w", err)
+	}
+	return oldValue.CreatedAt, nil
+}
+
+// ResetCreatedAt resets all changes to the "created_at" field.
+func (m *MavenFileMutation) ResetCreatedAt() {
+	m.created_at = nil
+}
+
+// SetUpdatedAt sets the "updated_at" field.
+func (m *MavenFileMutation) SetUpdatedAt(t time.Time) {
+	m.updated_at = &t
+}
+
+// UpdatedAt returns the value of the "updated_at" field in the mutation.
+func (m *MavenFileMutation) UpdatedAt() (r time.Time, exists bool) {
+	v := m.updated_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldUpdatedAt returns the old "updated_at" field's value of the MavenFile entity.
+// If the MavenFile object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *MavenFileMutation) OldUpdatedAt(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldUpdatedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldUpdatedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldUpdatedAt: %w", err)
+	}
+	return oldValue.UpdatedAt, nil
+}
+
+// ResetUpdatedAt resets all changes to the "updated_at" field.
+func (m *MavenFileMutation) ResetUpdatedAt() {
+	m.updated_at = nil
+}
+
+// ClearVersion clears the "version" edge to the MavenVersion entity.
+func (m *MavenFileMutation) ClearVersion() {
+	m.clearedversion = true
+	m.clearedFields[mavenfile.FieldVersionID] = struct{}{}
+}
+
+// VersionCleared reports if the "version" edge to the MavenVersion entity was cleared.
+func (m *MavenFileMutation) VersionCleared() bool {
+	return m.clearedversion
+}
+
+// VersionIDs returns the "version" edge IDs in the mutation.
+// Note that IDs always returns len(IDs) <= 1 for unique edges, and you should use
+// VersionID instead. It exists only for internal usage by the builders.
+func (m *MavenFileMutation) VersionIDs() (ids []uuid.UUID) {
+	if id := m.version; id != nil {
+		ids = append(ids, *id)
+	}
+	return
+}
+
+// ResetVersion resets all changes to the "version" edge.
+func (m *MavenFileMutation) ResetVersion() {
+	m.version = nil
+	m.clearedversion = false
+}
+
+// Where appends a list predicates to the MavenFileMutation builder.
+func (m *MavenFileMutation) Where(ps ...predicate.MavenFile) {
+	m.predicates = append(m.predicates, ps...)
+}
+
+// WhereP appends storage-level predicates to the MavenFileMutation builder. Using this method,
+// users can use type-assertion to append predicates that do not depend on any generated package.
+func (m *MavenFileMutation) WhereP(ps ...func(*sql.Selector)) {
+	p := make([]predicate.MavenFile, len(ps))
+	for i := range ps {
+		p[i] = ps[i]
+	}
+	m.Where(p...)
+}
+
+// Op returns the operation name.
+func (m *MavenFileMutation) Op() Op {
+	return m.op
+}
+
+// SetOp allows setting the mutation operation.
+func (m *MavenFileMutation) SetOp(op Op) {
+	m.op = op
+}
+
+// Type returns the node type of this mutation (MavenFile).
+func (m *MavenFileMutation) Type() string {
+	return m.typ
+}
+
+// Fields returns all fields that were changed during this mutation. Note that in
+// order to get all numeric fields that were incremented/decremented, call
+// AddedFields().
+func (m *MavenFileMutation) Fields() []string {
+	fields := make([]string, 0, 6)
+	if m.version != nil {
+		fields = append(fields, mavenfile.FieldVersionID)
+	}
+	if m._path != nil {
+		fields = append(fields, mavenfile.FieldPath)
+	}
+	if m.sha256 != nil {
+		fields = append(fields, mavenfile.FieldSha256)
+	}
+	if m.size_bytes != nil {
+		fields = append(fields, mavenfile.FieldSizeBytes)
+	}
+	if m.created_at != nil {
+		fields = append(fields, mavenfile.FieldCreatedAt)
+	}
+	if m.updated_at != nil {
+		fields = append(fields, mavenfile.FieldUpdatedAt)
+	}
+	return fields
+}
+
+// Field returns the value of a field with the given name. The second boolean
+// return value indicates that this field was not set, or was not defined in the
+// schema.
+func (m *MavenFileMutation) Field(name string) (ent.Value, bool) {
+	switch name {
+	case mavenfile.FieldVersionID:
+		return m.VersionID()
+	case mavenfile.FieldPath:
+		return m.Path()
+	case mavenfile.FieldSha256:
+		return m.Sha256()
+	case mavenfile.FieldSizeBytes:
+		return m.SizeBytes()
+	case mavenfile.FieldCreatedAt:
+		return m.CreatedAt()
+	case mavenfile.FieldUpdatedAt:
+		return m.UpdatedAt()
+	}
+	return nil, false
+}
+
+// OldField returns the old value of the field from the database. An error is
+// returned if the mutation operation is not UpdateOne, or the query to the
+// database failed.
+func (m *MavenFileMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
+	switch name {
+	case mavenfile.FieldVersionID:
+		return m.OldVersionID(ctx)
+	case mavenfile.FieldPath:
+		return m.OldPath(ctx)
+	case mavenfile.FieldSha256:
+		return m.OldSha256(ctx)
+	case mavenfile.FieldSizeBytes:
+		return m.OldSizeBytes(ctx)
+	case mavenfile.FieldCreatedAt:
+		return m.OldCreatedAt(ctx)
+	case mavenfile.FieldUpdatedAt:
+		return m.OldUpdatedAt(ctx)
+	}
+	return nil, fmt.Errorf("unknown MavenFile field %s", name)
+}
+
+// SetField sets the value of a field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *MavenFileMutation) SetField(name string, value ent.Value) error {
+	switch name {
+	case mavenfile.FieldVersionID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetVersionID(v)
+		return nil
+	case mavenfile.FieldPath:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPath(v)
+		return nil
+	case mavenfile.FieldSha256:
+		v, ok := value.(schematype.Digest)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSha256(v)
+		return nil
+	case mavenfile.FieldSizeBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSizeBytes(v)
+		return nil
+	case mavenfile.FieldCreatedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCreatedAt(v)
+		return nil
+	case mavenfile.FieldUpdatedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetUpdatedAt(v)
+		return nil
+	}
+	return fmt.Errorf("unknown MavenFile field %s", name)
+}
+
+// AddedFields returns all numeric fields that were incremented/decremented during
+// this mutation.
+func (m *MavenFileMutation) AddedFields() []string {
+	var fields []string
+	if m.addsize_bytes != nil {
+		fields = append(fields, mavenfile.FieldSizeBytes)
+	}
+	return fields
+}
+
+// AddedField returns the numeric value that was incremented/decremented on a field
+// with the given name. The second boolean return value indicates that this field
+// was not set, or was not defined in the schema.
+func (m *MavenFileMutation) AddedField(name string) (ent.Value, bool) {
+	switch name {
+	case mavenfile.FieldSizeBytes:
+		return m.AddedSizeBytes()
+	}
+	return nil, false
+}
+
+// AddField adds the value to the field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *MavenFileMutation) AddField(name string, value ent.Value) error {
+	switch name {
+	case mavenfile.FieldSizeBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddSizeBytes(v)
+		return nil
+	}
+	return fmt.Errorf("unknown MavenFile numeric field %s", name)
+}
+
+// ClearedFields returns all nullable fields that were cleared during this
+// mutation.
+func (m *MavenFileMutation) ClearedFields() []string {
+	return nil
+}
+
+// FieldCleared returns a boolean indicating if a field with the given name was
+// cleared in this mutation.
+func (m *MavenFileMutation) FieldCleared(name string) bool {
+	_, ok := m.clearedFields[name]
+	return ok
+}
+
+// ClearField clears the value of the field with the given name. It returns an
+// error if the field is not defined in the schema.
+func (m *MavenFileMutation) ClearField(name string) error {
+	return fmt.Errorf("unknown MavenFile nullable field %s", name)
+}
+
+// ResetField resets all changes in the mutation for the field with the given name.
+// It returns an error if the field is not defined in the schema.
+func (m *MavenFileMutation) ResetField(name string) error {
+	switch name {
+	case mavenfile.FieldVersionID:
+		m.ResetVersionID()
+		return nil
+	case mavenfile.FieldPath:
+		m.ResetPath()
+		return nil
+	case mavenfile.FieldSha256:
+		m.ResetSha256()
+		return nil
+	case mavenfile.FieldSizeBytes:
+		m.ResetSizeBytes()
+		return nil
+	case mavenfile.FieldCreatedAt:
+		m.ResetCreatedAt()
+		return nil
+	case mavenfile.FieldUpdatedAt:
+		m.ResetUpdatedAt()
+		return nil
+	}
+	return fmt.Errorf("unknown MavenFile field %s", name)
+}
+
+// AddedEdges returns all edge names that were set/added in this mutation.
+func (m *MavenFileMutation) AddedEdges() []string {
+	edges := make([]string, 0, 1)
+	if m.version != nil {
+		edges = append(edges, mavenfile.EdgeVersion)
+	}
+	return edges
+}
+
+// AddedIDs returns all IDs (to other nodes) that were added for the given edge
+// name in this mutation.
+func (m *MavenFileMutation) AddedIDs(name string) []ent.Value {
+	switch name {
+	case mavenfile.EdgeVersion:
+		if id := m.version; id != nil {
+			return []ent.Value{*id}
+		}
+	}
+	return nil
+}
+
+// RemovedEdges returns all edge names that were removed in this mutation.
+func (m *MavenFileMutation) RemovedEdges() []string {
+	edges := make([]string, 0, 1)
+	return edges
+}
+
+// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
+// the given name in this mutation.
+func (m *MavenFileMutation) RemovedIDs(name string) []ent.Value {
+	return nil
+}
+
+// ClearedEdges returns all edge names that were cleared in this mutation.
+func (m *MavenFileMutation) ClearedEdges() []string {
+	edges := make([]string, 0, 1)
+	if m.clearedversion {
+		edges = append(edges, mavenfile.EdgeVersion)
+	}
+	return edges
+}
+
+// EdgeCleared returns a boolean which indicates if the edge with the given name
+// was cleared in this mutation.
+func (m *MavenFileMutation) EdgeCleared(name string) bool {
+	switch name {
+	case mavenfile.EdgeVersion:
+		return m.clearedversion
+	}
+	return false
+}
+
+// ClearEdge clears the value of the edge with the given name. It returns an error
+// if that edge is not defined in the schema.
+func (m *MavenFileMutation) ClearEdge(name string) error {
+	switch name {
+	case mavenfile.EdgeVersion:
+		m.ClearVersion()
+		return nil
+	}
+	return fmt.Errorf("unknown MavenFile unique edge %s", name)
+}
+
+// ResetEdge resets all changes to the edge with the given name in this mutation.
+// It returns an error if the edge is not defined in the schema.
+func (m *MavenFileMutation) ResetEdge(name string) error {
+	switch name {
+	case mavenfile.EdgeVersion:
+		m.ResetVersion()
+		return nil
+	}
+	return fmt.Errorf("unknown MavenFile edge %s", name)
 }
 
 // MavenVersionMutation represents an operation that mutates the MavenVersion nodes in the graph.
@@ -823,6 +2726,9 @@ type MavenVersionMutation struct {
 	clearedFields     map[string]struct{}
 	repository        *uuid.UUID
 	clearedrepository bool
+	files             map[uuid.UUID]struct{}
+	removedfiles      map[uuid.UUID]struct{}
+	clearedfiles      bool
 	done              bool
 	oldValue          func(context.Context) (*MavenVersion, error)
 	predicates        []predicate.MavenVersion
@@ -1244,6 +3150,60 @@ func (m *MavenVersionMutation) ResetRepository() {
 	m.clearedrepository = false
 }
 
+// AddFileIDs adds the "files" edge to the MavenFile entity by ids.
+func (m *MavenVersionMutation) AddFileIDs(ids ...uuid.UUID) {
+	if m.files == nil {
+		m.files = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		m.files[ids[i]] = struct{}{}
+	}
+}
+
+// ClearFiles clears the "files" edge to the MavenFile entity.
+func (m *MavenVersionMutation) ClearFiles() {
+	m.clearedfiles = true
+}
+
+// FilesCleared reports if the "files" edge to the MavenFile entity was cleared.
+func (m *MavenVersionMutation) FilesCleared() bool {
+	return m.clearedfiles
+}
+
+// RemoveFileIDs removes the "files" edge to the MavenFile entity by IDs.
+func (m *MavenVersionMutation) RemoveFileIDs(ids ...uuid.UUID) {
+	if m.removedfiles == nil {
+		m.removedfiles = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		delete(m.files, ids[i])
+		m.removedfiles[ids[i]] = struct{}{}
+	}
+}
+
+// RemovedFiles returns the removed IDs of the "files" edge to the MavenFile entity.
+func (m *MavenVersionMutation) RemovedFilesIDs() (ids []uuid.UUID) {
+	for id := range m.removedfiles {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// FilesIDs returns the "files" edge IDs in the mutation.
+func (m *MavenVersionMutation) FilesIDs() (ids []uuid.UUID) {
+	for id := range m.files {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// ResetFiles resets all changes to the "files" edge.
+func (m *MavenVersionMutation) ResetFiles() {
+	m.files = nil
+	m.clearedfiles = false
+	m.removedfiles = nil
+}
+
 // Where appends a list predicates to the MavenVersionMutation builder.
 func (m *MavenVersionMutation) Where(ps ...predicate.MavenVersion) {
 	m.predicates = append(m.predicates, ps...)
@@ -1503,9 +3463,12 @@ func (m *MavenVersionMutation) ResetField(name string) error {
 
 // AddedEdges returns all edge names that were set/added in this mutation.
 func (m *MavenVersionMutation) AddedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 2)
 	if m.repository != nil {
 		edges = append(edges, mavenversion.EdgeRepository)
+	}
+	if m.files != nil {
+		edges = append(edges, mavenversion.EdgeFiles)
 	}
 	return edges
 }
@@ -1518,27 +3481,47 @@ func (m *MavenVersionMutation) AddedIDs(name string) []ent.Value {
 		if id := m.repository; id != nil {
 			return []ent.Value{*id}
 		}
+	case mavenversion.EdgeFiles:
+		ids := make([]ent.Value, 0, len(m.files))
+		for id := range m.files {
+			ids = append(ids, id)
+		}
+		return ids
 	}
 	return nil
 }
 
 // RemovedEdges returns all edge names that were removed in this mutation.
 func (m *MavenVersionMutation) RemovedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 2)
+	if m.removedfiles != nil {
+		edges = append(edges, mavenversion.EdgeFiles)
+	}
 	return edges
 }
 
 // RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
 // the given name in this mutation.
 func (m *MavenVersionMutation) RemovedIDs(name string) []ent.Value {
+	switch name {
+	case mavenversion.EdgeFiles:
+		ids := make([]ent.Value, 0, len(m.removedfiles))
+		for id := range m.removedfiles {
+			ids = append(ids, id)
+		}
+		return ids
+	}
 	return nil
 }
 
 // ClearedEdges returns all edge names that were cleared in this mutation.
 func (m *MavenVersionMutation) ClearedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 2)
 	if m.clearedrepository {
 		edges = append(edges, mavenversion.EdgeRepository)
+	}
+	if m.clearedfiles {
+		edges = append(edges, mavenversion.EdgeFiles)
 	}
 	return edges
 }
@@ -1549,6 +3532,8 @@ func (m *MavenVersionMutation) EdgeCleared(name string) bool {
 	switch name {
 	case mavenversion.EdgeRepository:
 		return m.clearedrepository
+	case mavenversion.EdgeFiles:
+		return m.clearedfiles
 	}
 	return false
 }
@@ -1571,8 +3556,667 @@ func (m *MavenVersionMutation) ResetEdge(name string) error {
 	case mavenversion.EdgeRepository:
 		m.ResetRepository()
 		return nil
+	case mavenversion.EdgeFiles:
+		m.ResetFiles()
+		return nil
 	}
 	return fmt.Errorf("unknown MavenVersion edge %s", name)
+}
+
+// NPMDistTagMutation represents an operation that mutates the NPMDistTag nodes in the graph.
+type NPMDistTagMutation struct {
+	config
+	op             Op
+	typ            string
+	id             *uuid.UUID
+	repository_id  *uuid.UUID
+	name           *string
+	tag            *string
+	created_at     *time.Time
+	updated_at     *time.Time
+	clearedFields  map[string]struct{}
+	version        *uuid.UUID
+	clearedversion bool
+	done           bool
+	oldValue       func(context.Context) (*NPMDistTag, error)
+	predicates     []predicate.NPMDistTag
+}
+
+var _ ent.Mutation = (*NPMDistTagMutation)(nil)
+
+// npmdisttagOption allows management of the mutation configuration using functional options.
+type npmdisttagOption func(*NPMDistTagMutation)
+
+// newNPMDistTagMutation creates new mutation for the NPMDistTag entity.
+func newNPMDistTagMutation(c config, op Op, opts ...npmdisttagOption) *NPMDistTagMutation {
+	m := &NPMDistTagMutation{
+		config:        c,
+		op:            op,
+		typ:           TypeNPMDistTag,
+		clearedFields: make(map[string]struct{}),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// withNPMDistTagID sets the ID field of the mutation.
+func withNPMDistTagID(id uuid.UUID) npmdisttagOption {
+	return func(m *NPMDistTagMutation) {
+		var (
+			err   error
+			once  sync.Once
+			value *NPMDistTag
+		)
+		m.oldValue = func(ctx context.Context) (*NPMDistTag, error) {
+			once.Do(func() {
+				if m.done {
+					err = errors.New("querying old values post mutation is not allowed")
+				} else {
+					value, err = m.Client().NPMDistTag.Get(ctx, id)
+				}
+			})
+			return value, err
+		}
+		m.id = &id
+	}
+}
+
+// withNPMDistTag sets the old NPMDistTag of the mutation.
+func withNPMDistTag(node *NPMDistTag) npmdisttagOption {
+	return func(m *NPMDistTagMutation) {
+		m.oldValue = func(context.Context) (*NPMDistTag, error) {
+			return node, nil
+		}
+		m.id = &node.ID
+	}
+}
+
+// Client returns a new `ent.Client` from the mutation. If the mutation was
+// executed in a transaction (ent.Tx), a transactional client is returned.
+func (m NPMDistTagMutation) Client() *Client {
+	client := &Client{config: m.config}
+	client.init()
+	return client
+}
+
+// Tx returns an `ent.Tx` for mutations that were executed in transactions;
+// it returns an error otherwise.
+func (m NPMDistTagMutation) Tx() (*Tx, error) {
+	if _, ok := m.driver.(*txDriver); !ok {
+		return nil, errors.New("ent: mutation is not running in a transaction")
+	}
+	tx := &Tx{config: m.config}
+	tx.init()
+	return tx, nil
+}
+
+// SetID sets the value of the id field. Note that this
+// operation is only accepted on creation of NPMDistTag entities.
+func (m *NPMDistTagMutation) SetID(id uuid.UUID) {
+	m.id = &id
+}
+
+// ID returns the ID value in the mutation. Note that the ID is only available
+// if it was provided to the builder or after it was returned from the database.
+func (m *NPMDistTagMutation) ID() (id uuid.UUID, exists bool) {
+	if m.id == nil {
+		return
+	}
+	return *m.id, true
+}
+
+// IDs queries the database and returns the entity ids that match the mutation's predicate.
+// That means, if the mutation is applied within a transaction with an isolation level such
+// as sql.LevelSerializable, the returned ids match the ids of the rows that will be updated
+// or updated by the mutation.
+func (m *NPMDistTagMutation) IDs(ctx context.Context) ([]uuid.UUID, error) {
+	switch {
+	case m.op.Is(OpUpdateOne | OpDeleteOne):
+		id, exists := m.ID()
+		if exists {
+			return []uuid.UUID{id}, nil
+		}
+		fallthrough
+	case m.op.Is(OpUpdate | OpDelete):
+		return m.Client().NPMDistTag.Query().Where(m.predicates...).IDs(ctx)
+	default:
+		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
+	}
+}
+
+// SetRepositoryID sets the "repository_id" field.
+func (m *NPMDistTagMutation) SetRepositoryID(u uuid.UUID) {
+	m.repository_id = &u
+}
+
+// RepositoryID returns the value of the "repository_id" field in the mutation.
+func (m *NPMDistTagMutation) RepositoryID() (r uuid.UUID, exists bool) {
+	v := m.repository_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRepositoryID returns the old "repository_id" field's value of the NPMDistTag entity.
+// If the NPMDistTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMDistTagMutation) OldRepositoryID(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRepositoryID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRepositoryID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRepositoryID: %w", err)
+	}
+	return oldValue.RepositoryID, nil
+}
+
+// ResetRepositoryID resets all changes to the "repository_id" field.
+func (m *NPMDistTagMutation) ResetRepositoryID() {
+	m.repository_id = nil
+}
+
+// SetName sets the "name" field.
+func (m *NPMDistTagMutation) SetName(s string) {
+	m.name = &s
+}
+
+// Name returns the value of the "name" field in the mutation.
+func (m *NPMDistTagMutation) Name() (r string, exists bool) {
+	v := m.name
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldName returns the old "name" field's value of the NPMDistTag entity.
+// If the NPMDistTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMDistTagMutation) OldName(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldName is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldName requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldName: %w", err)
+	}
+	return oldValue.Name, nil
+}
+
+// ResetName resets all changes to the "name" field.
+func (m *NPMDistTagMutation) ResetName() {
+	m.name = nil
+}
+
+// SetTag sets the "tag" field.
+func (m *NPMDistTagMutation) SetTag(s string) {
+	m.tag = &s
+}
+
+// Tag returns the value of the "tag" field in the mutation.
+func (m *NPMDistTagMutation) Tag() (r string, exists bool) {
+	v := m.tag
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldTag returns the old "tag" field's value of the NPMDistTag entity.
+// If the NPMDistTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMDistTagMutation) OldTag(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldTag is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldTag requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldTag: %w", err)
+	}
+	return oldValue.Tag, nil
+}
+
+// ResetTag resets all changes to the "tag" field.
+func (m *NPMDistTagMutation) ResetTag() {
+	m.tag = nil
+}
+
+// SetVersionID sets the "version_id" field.
+func (m *NPMDistTagMutation) SetVersionID(u uuid.UUID) {
+	m.version = &u
+}
+
+// VersionID returns the value of the "version_id" field in the mutation.
+func (m *NPMDistTagMutation) VersionID() (r uuid.UUID, exists bool) {
+	v := m.version
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldVersionID returns the old "version_id" field's value of the NPMDistTag entity.
+// If the NPMDistTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMDistTagMutation) OldVersionID(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldVersionID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldVersionID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldVersionID: %w", err)
+	}
+	return oldValue.VersionID, nil
+}
+
+// ResetVersionID resets all changes to the "version_id" field.
+func (m *NPMDistTagMutation) ResetVersionID() {
+	m.version = nil
+}
+
+// SetCreatedAt sets the "created_at" field.
+func (m *NPMDistTagMutation) SetCreatedAt(t time.Time) {
+	m.created_at = &t
+}
+
+// CreatedAt returns the value of the "created_at" field in the mutation.
+func (m *NPMDistTagMutation) CreatedAt() (r time.Time, exists bool) {
+	v := m.created_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCreatedAt returns the old "created_at" field's value of the NPMDistTag entity.
+// If the NPMDistTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMDistTagMutation) OldCreatedAt(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCreatedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCreatedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCreatedAt: %w", err)
+	}
+	return oldValue.CreatedAt, nil
+}
+
+// ResetCreatedAt resets all changes to the "created_at" field.
+func (m *NPMDistTagMutation) ResetCreatedAt() {
+	m.created_at = nil
+}
+
+// SetUpdatedAt sets the "updated_at" field.
+func (m *NPMDistTagMutation) SetUpdatedAt(t time.Time) {
+	m.updated_at = &t
+}
+
+// UpdatedAt returns the value of the "updated_at" field in the mutation.
+func (m *NPMDistTagMutation) UpdatedAt() (r time.Time, exists bool) {
+	v := m.updated_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldUpdatedAt returns the old "updated_at" field's value of the NPMDistTag entity.
+// If the NPMDistTag object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMDistTagMutation) OldUpdatedAt(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldUpdatedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldUpdatedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldUpdatedAt: %w", err)
+	}
+	return oldValue.UpdatedAt, nil
+}
+
+// ResetUpdatedAt resets all changes to the "updated_at" field.
+func (m *NPMDistTagMutation) ResetUpdatedAt() {
+	m.updated_at = nil
+}
+
+// ClearVersion clears the "version" edge to the NPMVersion entity.
+func (m *NPMDistTagMutation) ClearVersion() {
+	m.clearedversion = true
+	m.clearedFields[npmdisttag.FieldVersionID] = struct{}{}
+}
+
+// VersionCleared reports if the "version" edge to the NPMVersion entity was cleared.
+func (m *NPMDistTagMutation) VersionCleared() bool {
+	return m.clearedversion
+}
+
+// VersionIDs returns the "version" edge IDs in the mutation.
+// Note that IDs always returns len(IDs) <= 1 for unique edges, and you should use
+// VersionID instead. It exists only for internal usage by the builders.
+func (m *NPMDistTagMutation) VersionIDs() (ids []uuid.UUID) {
+	if id := m.version; id != nil {
+		ids = append(ids, *id)
+	}
+	return
+}
+
+// ResetVersion resets all changes to the "version" edge.
+func (m *NPMDistTagMutation) ResetVersion() {
+	m.version = nil
+	m.clearedversion = false
+}
+
+// Where appends a list predicates to the NPMDistTagMutation builder.
+func (m *NPMDistTagMutation) Where(ps ...predicate.NPMDistTag) {
+	m.predicates = append(m.predicates, ps...)
+}
+
+// WhereP appends storage-level predicates to the NPMDistTagMutation builder. Using this method,
+// users can use type-assertion to append predicates that do not depend on any generated package.
+func (m *NPMDistTagMutation) WhereP(ps ...func(*sql.Selector)) {
+	p := make([]predicate.NPMDistTag, len(ps))
+	for i := range ps {
+		p[i] = ps[i]
+	}
+	m.Where(p...)
+}
+
+// Op returns the operation name.
+func (m *NPMDistTagMutation) Op() Op {
+	return m.op
+}
+
+// SetOp allows setting the mutation operation.
+func (m *NPMDistTagMutation) SetOp(op Op) {
+	m.op = op
+}
+
+// Type returns the node type of this mutation (NPMDistTag).
+func (m *NPMDistTagMutation) Type() string {
+	return m.typ
+}
+
+// Fields returns all fields that were changed during this mutation. Note that in
+// order to get all numeric fields that were incremented/decremented, call
+// AddedFields().
+func (m *NPMDistTagMutation) Fields() []string {
+	fields := make([]string, 0, 6)
+	if m.repository_id != nil {
+		fields = append(fields, npmdisttag.FieldRepositoryID)
+	}
+	if m.name != nil {
+		fields = append(fields, npmdisttag.FieldName)
+	}
+	if m.tag != nil {
+		fields = append(fields, npmdisttag.FieldTag)
+	}
+	if m.version != nil {
+		fields = append(fields, npmdisttag.FieldVersionID)
+	}
+	if m.created_at != nil {
+		fields = append(fields, npmdisttag.FieldCreatedAt)
+	}
+	if m.updated_at != nil {
+		fields = append(fields, npmdisttag.FieldUpdatedAt)
+	}
+	return fields
+}
+
+// Field returns the value of a field with the given name. The second boolean
+// return value indicates that this field was not set, or was not defined in the
+// schema.
+func (m *NPMDistTagMutation) Field(name string) (ent.Value, bool) {
+	switch name {
+	case npmdisttag.FieldRepositoryID:
+		return m.RepositoryID()
+	case npmdisttag.FieldName:
+		return m.Name()
+	case npmdisttag.FieldTag:
+		return m.Tag()
+	case npmdisttag.FieldVersionID:
+		return m.VersionID()
+	case npmdisttag.FieldCreatedAt:
+		return m.CreatedAt()
+	case npmdisttag.FieldUpdatedAt:
+		return m.UpdatedAt()
+	}
+	return nil, false
+}
+
+// OldField returns the old value of the field from the database. An error is
+// returned if the mutation operation is not UpdateOne, or the query to the
+// database failed.
+func (m *NPMDistTagMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
+	switch name {
+	case npmdisttag.FieldRepositoryID:
+		return m.OldRepositoryID(ctx)
+	case npmdisttag.FieldName:
+		return m.OldName(ctx)
+	case npmdisttag.FieldTag:
+		return m.OldTag(ctx)
+	case npmdisttag.FieldVersionID:
+		return m.OldVersionID(ctx)
+	case npmdisttag.FieldCreatedAt:
+		return m.OldCreatedAt(ctx)
+	case npmdisttag.FieldUpdatedAt:
+		return m.OldUpdatedAt(ctx)
+	}
+	return nil, fmt.Errorf("unknown NPMDistTag field %s", name)
+}
+
+// SetField sets the value of a field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *NPMDistTagMutation) SetField(name string, value ent.Value) error {
+	switch name {
+	case npmdisttag.FieldRepositoryID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRepositoryID(v)
+		return nil
+	case npmdisttag.FieldName:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetName(v)
+		return nil
+	case npmdisttag.FieldTag:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetTag(v)
+		return nil
+	case npmdisttag.FieldVersionID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetVersionID(v)
+		return nil
+	case npmdisttag.FieldCreatedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCreatedAt(v)
+		return nil
+	case npmdisttag.FieldUpdatedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetUpdatedAt(v)
+		return nil
+	}
+	return fmt.Errorf("unknown NPMDistTag field %s", name)
+}
+
+// AddedFields returns all numeric fields that were incremented/decremented during
+// this mutation.
+func (m *NPMDistTagMutation) AddedFields() []string {
+	return nil
+}
+
+// AddedField returns the numeric value that was incremented/decremented on a field
+// with the given name. The second boolean return value indicates that this field
+// was not set, or was not defined in the schema.
+func (m *NPMDistTagMutation) AddedField(name string) (ent.Value, bool) {
+	return nil, false
+}
+
+// AddField adds the value to the field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *NPMDistTagMutation) AddField(name string, value ent.Value) error {
+	switch name {
+	}
+	return fmt.Errorf("unknown NPMDistTag numeric field %s", name)
+}
+
+// ClearedFields returns all nullable fields that were cleared during this
+// mutation.
+func (m *NPMDistTagMutation) ClearedFields() []string {
+	return nil
+}
+
+// FieldCleared returns a boolean indicating if a field with the given name was
+// cleared in this mutation.
+func (m *NPMDistTagMutation) FieldCleared(name string) bool {
+	_, ok := m.clearedFields[name]
+	return ok
+}
+
+// ClearField clears the value of the field with the given name. It returns an
+// error if the field is not defined in the schema.
+func (m *NPMDistTagMutation) ClearField(name string) error {
+	return fmt.Errorf("unknown NPMDistTag nullable field %s", name)
+}
+
+// ResetField resets all changes in the mutation for the field with the given name.
+// It returns an error if the field is not defined in the schema.
+func (m *NPMDistTagMutation) ResetField(name string) error {
+	switch name {
+	case npmdisttag.FieldRepositoryID:
+		m.ResetRepositoryID()
+		return nil
+	case npmdisttag.FieldName:
+		m.ResetName()
+		return nil
+	case npmdisttag.FieldTag:
+		m.ResetTag()
+		return nil
+	case npmdisttag.FieldVersionID:
+		m.ResetVersionID()
+		return nil
+	case npmdisttag.FieldCreatedAt:
+		m.ResetCreatedAt()
+		return nil
+	case npmdisttag.FieldUpdatedAt:
+		m.ResetUpdatedAt()
+		return nil
+	}
+	return fmt.Errorf("unknown NPMDistTag field %s", name)
+}
+
+// AddedEdges returns all edge names that were set/added in this mutation.
+func (m *NPMDistTagMutation) AddedEdges() []string {
+	edges := make([]string, 0, 1)
+	if m.version != nil {
+		edges = append(edges, npmdisttag.EdgeVersion)
+	}
+	return edges
+}
+
+// AddedIDs returns all IDs (to other nodes) that were added for the given edge
+// name in this mutation.
+func (m *NPMDistTagMutation) AddedIDs(name string) []ent.Value {
+	switch name {
+	case npmdisttag.EdgeVersion:
+		if id := m.version; id != nil {
+			return []ent.Value{*id}
+		}
+	}
+	return nil
+}
+
+// RemovedEdges returns all edge names that were removed in this mutation.
+func (m *NPMDistTagMutation) RemovedEdges() []string {
+	edges := make([]string, 0, 1)
+	return edges
+}
+
+// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
+// the given name in this mutation.
+func (m *NPMDistTagMutation) RemovedIDs(name string) []ent.Value {
+	return nil
+}
+
+// ClearedEdges returns all edge names that were cleared in this mutation.
+func (m *NPMDistTagMutation) ClearedEdges() []string {
+	edges := make([]string, 0, 1)
+	if m.clearedversion {
+		edges = append(edges, npmdisttag.EdgeVersion)
+	}
+	return edges
+}
+
+// EdgeCleared returns a boolean which indicates if the edge with the given name
+// was cleared in this mutation.
+func (m *NPMDistTagMutation) EdgeCleared(name string) bool {
+	switch name {
+	case npmdisttag.EdgeVersion:
+		return m.clearedversion
+	}
+	return false
+}
+
+// ClearEdge clears the value of the edge with the given name. It returns an error
+// if that edge is not defined in the schema.
+func (m *NPMDistTagMutation) ClearEdge(name string) error {
+	switch name {
+	case npmdisttag.EdgeVersion:
+		m.ClearVersion()
+		return nil
+	}
+	return fmt.Errorf("unknown NPMDistTag unique edge %s", name)
+}
+
+// ResetEdge resets all changes to the edge with the given name in this mutation.
+// It returns an error if the edge is not defined in the schema.
+func (m *NPMDistTagMutation) ResetEdge(name string) error {
+	switch name {
+	case npmdisttag.EdgeVersion:
+		m.ResetVersion()
+		return nil
+	}
+	return fmt.Errorf("unknown NPMDistTag edge %s", name)
 }
 
 // NPMVersionMutation represents an operation that mutates the NPMVersion nodes in the graph.
@@ -1584,6 +4228,7 @@ type NPMVersionMutation struct {
 	namespace_id      *uuid.UUID
 	name              *string
 	version           *string
+	deprecation       *string
 	size_bytes        *int64
 	addsize_bytes     *int64
 	soft_deleted_at   *time.Time
@@ -1591,6 +4236,9 @@ type NPMVersionMutation struct {
 	clearedFields     map[string]struct{}
 	repository        *uuid.UUID
 	clearedrepository bool
+	dist_tags         map[uuid.UUID]struct{}
+	removeddist_tags  map[uuid.UUID]struct{}
+	cleareddist_tags  bool
 	done              bool
 	oldValue          func(context.Context) (*NPMVersion, error)
 	predicates        []predicate.NPMVersion
@@ -1844,6 +4492,55 @@ func (m *NPMVersionMutation) ResetVersion() {
 	m.version = nil
 }
 
+// SetDeprecation sets the "deprecation" field.
+func (m *NPMVersionMutation) SetDeprecation(s string) {
+	m.deprecation = &s
+}
+
+// Deprecation returns the value of the "deprecation" field in the mutation.
+func (m *NPMVersionMutation) Deprecation() (r string, exists bool) {
+	v := m.deprecation
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldDeprecation returns the old "deprecation" field's value of the NPMVersion entity.
+// If the NPMVersion object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NPMVersionMutation) OldDeprecation(ctx context.Context) (v *string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldDeprecation is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldDeprecation requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldDeprecation: %w", err)
+	}
+	return oldValue.Deprecation, nil
+}
+
+// ClearDeprecation clears the value of the "deprecation" field.
+func (m *NPMVersionMutation) ClearDeprecation() {
+	m.deprecation = nil
+	m.clearedFields[npmversion.FieldDeprecation] = struct{}{}
+}
+
+// DeprecationCleared returns if the "deprecation" field was cleared in this mutation.
+func (m *NPMVersionMutation) DeprecationCleared() bool {
+	_, ok := m.clearedFields[npmversion.FieldDeprecation]
+	return ok
+}
+
+// ResetDeprecation resets all changes to the "deprecation" field.
+func (m *NPMVersionMutation) ResetDeprecation() {
+	m.deprecation = nil
+	delete(m.clearedFields, npmversion.FieldDeprecation)
+}
+
 // SetSizeBytes sets the "size_bytes" field.
 func (m *NPMVersionMutation) SetSizeBytes(i int64) {
 	m.size_bytes = &i
@@ -2012,6 +4709,60 @@ func (m *NPMVersionMutation) ResetRepository() {
 	m.clearedrepository = false
 }
 
+// AddDistTagIDs adds the "dist_tags" edge to the NPMDistTag entity by ids.
+func (m *NPMVersionMutation) AddDistTagIDs(ids ...uuid.UUID) {
+	if m.dist_tags == nil {
+		m.dist_tags = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		m.dist_tags[ids[i]] = struct{}{}
+	}
+}
+
+// ClearDistTags clears the "dist_tags" edge to the NPMDistTag entity.
+func (m *NPMVersionMutation) ClearDistTags() {
+	m.cleareddist_tags = true
+}
+
+// DistTagsCleared reports if the "dist_tags" edge to the NPMDistTag entity was cleared.
+func (m *NPMVersionMutation) DistTagsCleared() bool {
+	return m.cleareddist_tags
+}
+
+// RemoveDistTagIDs removes the "dist_tags" edge to the NPMDistTag entity by IDs.
+func (m *NPMVersionMutation) RemoveDistTagIDs(ids ...uuid.UUID) {
+	if m.removeddist_tags == nil {
+		m.removeddist_tags = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		delete(m.dist_tags, ids[i])
+		m.removeddist_tags[ids[i]] = struct{}{}
+	}
+}
+
+// RemovedDistTags returns the removed IDs of the "dist_tags" edge to the NPMDistTag entity.
+func (m *NPMVersionMutation) RemovedDistTagsIDs() (ids []uuid.UUID) {
+	for id := range m.removeddist_tags {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// DistTagsIDs returns the "dist_tags" edge IDs in the mutation.
+func (m *NPMVersionMutation) DistTagsIDs() (ids []uuid.UUID) {
+	for id := range m.dist_tags {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// ResetDistTags resets all changes to the "dist_tags" edge.
+func (m *NPMVersionMutation) ResetDistTags() {
+	m.dist_tags = nil
+	m.cleareddist_tags = false
+	m.removeddist_tags = nil
+}
+
 // Where appends a list predicates to the NPMVersionMutation builder.
 func (m *NPMVersionMutation) Where(ps ...predicate.NPMVersion) {
 	m.predicates = append(m.predicates, ps...)
@@ -2046,7 +4797,7 @@ func (m *NPMVersionMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *NPMVersionMutation) Fields() []string {
-	fields := make([]string, 0, 7)
+	fields := make([]string, 0, 8)
 	if m.namespace_id != nil {
 		fields = append(fields, npmversion.FieldNamespaceID)
 	}
@@ -2058,6 +4809,9 @@ func (m *NPMVersionMutation) Fields() []string {
 	}
 	if m.version != nil {
 		fields = append(fields, npmversion.FieldVersion)
+	}
+	if m.deprecation != nil {
+		fields = append(fields, npmversion.FieldDeprecation)
 	}
 	if m.size_bytes != nil {
 		fields = append(fields, npmversion.FieldSizeBytes)
@@ -2084,6 +4838,8 @@ func (m *NPMVersionMutation) Field(name string) (ent.Value, bool) {
 		return m.Name()
 	case npmversion.FieldVersion:
 		return m.Version()
+	case npmversion.FieldDeprecation:
+		return m.Deprecation()
 	case npmversion.FieldSizeBytes:
 		return m.SizeBytes()
 	case npmversion.FieldSoftDeletedAt:
@@ -2107,6 +4863,8 @@ func (m *NPMVersionMutation) OldField(ctx context.Context, name string) (ent.Val
 		return m.OldName(ctx)
 	case npmversion.FieldVersion:
 		return m.OldVersion(ctx)
+	case npmversion.FieldDeprecation:
+		return m.OldDeprecation(ctx)
 	case npmversion.FieldSizeBytes:
 		return m.OldSizeBytes(ctx)
 	case npmversion.FieldSoftDeletedAt:
@@ -2149,6 +4907,13 @@ func (m *NPMVersionMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetVersion(v)
+		return nil
+	case npmversion.FieldDeprecation:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetDeprecation(v)
 		return nil
 	case npmversion.FieldSizeBytes:
 		v, ok := value.(int64)
@@ -2216,6 +4981,9 @@ func (m *NPMVersionMutation) AddField(name string, value ent.Value) error {
 // mutation.
 func (m *NPMVersionMutation) ClearedFields() []string {
 	var fields []string
+	if m.FieldCleared(npmversion.FieldDeprecation) {
+		fields = append(fields, npmversion.FieldDeprecation)
+	}
 	if m.FieldCleared(npmversion.FieldSoftDeletedAt) {
 		fields = append(fields, npmversion.FieldSoftDeletedAt)
 	}
@@ -2233,6 +5001,9 @@ func (m *NPMVersionMutation) FieldCleared(name string) bool {
 // error if the field is not defined in the schema.
 func (m *NPMVersionMutation) ClearField(name string) error {
 	switch name {
+	case npmversion.FieldDeprecation:
+		m.ClearDeprecation()
+		return nil
 	case npmversion.FieldSoftDeletedAt:
 		m.ClearSoftDeletedAt()
 		return nil
@@ -2256,6 +5027,9 @@ func (m *NPMVersionMutation) ResetField(name string) error {
 	case npmversion.FieldVersion:
 		m.ResetVersion()
 		return nil
+	case npmversion.FieldDeprecation:
+		m.ResetDeprecation()
+		return nil
 	case npmversion.FieldSizeBytes:
 		m.ResetSizeBytes()
 		return nil
@@ -2271,9 +5045,12 @@ func (m *NPMVersionMutation) ResetField(name string) error {
 
 // AddedEdges returns all edge names that were set/added in this mutation.
 func (m *NPMVersionMutation) AddedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 2)
 	if m.repository != nil {
 		edges = append(edges, npmversion.EdgeRepository)
+	}
+	if m.dist_tags != nil {
+		edges = append(edges, npmversion.EdgeDistTags)
 	}
 	return edges
 }
@@ -2286,27 +5063,47 @@ func (m *NPMVersionMutation) AddedIDs(name string) []ent.Value {
 		if id := m.repository; id != nil {
 			return []ent.Value{*id}
 		}
+	case npmversion.EdgeDistTags:
+		ids := make([]ent.Value, 0, len(m.dist_tags))
+		for id := range m.dist_tags {
+			ids = append(ids, id)
+		}
+		return ids
 	}
 	return nil
 }
 
 // RemovedEdges returns all edge names that were removed in this mutation.
 func (m *NPMVersionMutation) RemovedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 2)
+	if m.removeddist_tags != nil {
+		edges = append(edges, npmversion.EdgeDistTags)
+	}
 	return edges
 }
 
 // RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
 // the given name in this mutation.
 func (m *NPMVersionMutation) RemovedIDs(name string) []ent.Value {
+	switch name {
+	case npmversion.EdgeDistTags:
+		ids := make([]ent.Value, 0, len(m.removeddist_tags))
+		for id := range m.removeddist_tags {
+			ids = append(ids, id)
+		}
+		return ids
+	}
 	return nil
 }
 
 // ClearedEdges returns all edge names that were cleared in this mutation.
 func (m *NPMVersionMutation) ClearedEdges() []string {
-	edges := make([]string, 0, 1)
+	edges := make([]string, 0, 2)
 	if m.clearedrepository {
 		edges = append(edges, npmversion.EdgeRepository)
+	}
+	if m.cleareddist_tags {
+		edges = append(edges, npmversion.EdgeDistTags)
 	}
 	return edges
 }
@@ -2317,6 +5114,8 @@ func (m *NPMVersionMutation) EdgeCleared(name string) bool {
 	switch name {
 	case npmversion.EdgeRepository:
 		return m.clearedrepository
+	case npmversion.EdgeDistTags:
+		return m.cleareddist_tags
 	}
 	return false
 }
@@ -2339,6 +5138,9 @@ func (m *NPMVersionMutation) ResetEdge(name string) error {
 	case npmversion.EdgeRepository:
 		m.ResetRepository()
 		return nil
+	case npmversion.EdgeDistTags:
+		m.ResetDistTags()
+		return nil
 	}
 	return fmt.Errorf("unknown NPMVersion edge %s", name)
 }
@@ -2350,6 +5152,7 @@ type NamespaceMutation struct {
 	typ                 string
 	id                  *uuid.UUID
 	slug                *string
+	soft_deleted_at     *time.Time
 	created_at          *time.Time
 	clearedFields       map[string]struct{}
 	repositories        map[uuid.UUID]struct{}
@@ -2500,6 +5303,55 @@ func (m *NamespaceMutation) ResetSlug() {
 	m.slug = nil
 }
 
+// SetSoftDeletedAt sets the "soft_deleted_at" field.
+func (m *NamespaceMutation) SetSoftDeletedAt(t time.Time) {
+	m.soft_deleted_at = &t
+}
+
+// SoftDeletedAt returns the value of the "soft_deleted_at" field in the mutation.
+func (m *NamespaceMutation) SoftDeletedAt() (r time.Time, exists bool) {
+	v := m.soft_deleted_at
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSoftDeletedAt returns the old "soft_deleted_at" field's value of the Namespace entity.
+// If the Namespace object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *NamespaceMutation) OldSoftDeletedAt(ctx context.Context) (v *time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSoftDeletedAt is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSoftDeletedAt requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSoftDeletedAt: %w", err)
+	}
+	return oldValue.SoftDeletedAt, nil
+}
+
+// ClearSoftDeletedAt clears the value of the "soft_deleted_at" field.
+func (m *NamespaceMutation) ClearSoftDeletedAt() {
+	m.soft_deleted_at = nil
+	m.clearedFields[namespace.FieldSoftDeletedAt] = struct{}{}
+}
+
+// SoftDeletedAtCleared returns if the "soft_deleted_at" field was cleared in this mutation.
+func (m *NamespaceMutation) SoftDeletedAtCleared() bool {
+	_, ok := m.clearedFields[namespace.FieldSoftDeletedAt]
+	return ok
+}
+
+// ResetSoftDeletedAt resets all changes to the "soft_deleted_at" field.
+func (m *NamespaceMutation) ResetSoftDeletedAt() {
+	m.soft_deleted_at = nil
+	delete(m.clearedFields, namespace.FieldSoftDeletedAt)
+}
+
 // SetCreatedAt sets the "created_at" field.
 func (m *NamespaceMutation) SetCreatedAt(t time.Time) {
 	m.created_at = &t
@@ -2624,9 +5476,12 @@ func (m *NamespaceMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *NamespaceMutation) Fields() []string {
-	fields := make([]string, 0, 2)
+	fields := make([]string, 0, 3)
 	if m.slug != nil {
 		fields = append(fields, namespace.FieldSlug)
+	}
+	if m.soft_deleted_at != nil {
+		fields = append(fields, namespace.FieldSoftDeletedAt)
 	}
 	if m.created_at != nil {
 		fields = append(fields, namespace.FieldCreatedAt)
@@ -2641,6 +5496,8 @@ func (m *NamespaceMutation) Field(name string) (ent.Value, bool) {
 	switch name {
 	case namespace.FieldSlug:
 		return m.Slug()
+	case namespace.FieldSoftDeletedAt:
+		return m.SoftDeletedAt()
 	case namespace.FieldCreatedAt:
 		return m.CreatedAt()
 	}
@@ -2654,6 +5511,8 @@ func (m *NamespaceMutation) OldField(ctx context.Context, name string) (ent.Valu
 	switch name {
 	case namespace.FieldSlug:
 		return m.OldSlug(ctx)
+	case namespace.FieldSoftDeletedAt:
+		return m.OldSoftDeletedAt(ctx)
 	case namespace.FieldCreatedAt:
 		return m.OldCreatedAt(ctx)
 	}
@@ -2671,6 +5530,13 @@ func (m *NamespaceMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetSlug(v)
+		return nil
+	case namespace.FieldSoftDeletedAt:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSoftDeletedAt(v)
 		return nil
 	case namespace.FieldCreatedAt:
 		v, ok := value.(time.Time)
@@ -2708,7 +5574,11 @@ func (m *NamespaceMutation) AddField(name string, value ent.Value) error {
 // ClearedFields returns all nullable fields that were cleared during this
 // mutation.
 func (m *NamespaceMutation) ClearedFields() []string {
-	return nil
+	var fields []string
+	if m.FieldCleared(namespace.FieldSoftDeletedAt) {
+		fields = append(fields, namespace.FieldSoftDeletedAt)
+	}
+	return fields
 }
 
 // FieldCleared returns a boolean indicating if a field with the given name was
@@ -2721,6 +5591,11 @@ func (m *NamespaceMutation) FieldCleared(name string) bool {
 // ClearField clears the value of the field with the given name. It returns an
 // error if the field is not defined in the schema.
 func (m *NamespaceMutation) ClearField(name string) error {
+	switch name {
+	case namespace.FieldSoftDeletedAt:
+		m.ClearSoftDeletedAt()
+		return nil
+	}
 	return fmt.Errorf("unknown Namespace nullable field %s", name)
 }
 
@@ -2730,6 +5605,9 @@ func (m *NamespaceMutation) ResetField(name string) error {
 	switch name {
 	case namespace.FieldSlug:
 		m.ResetSlug()
+		return nil
+	case namespace.FieldSoftDeletedAt:
+		m.ResetSoftDeletedAt()
 		return nil
 	case namespace.FieldCreatedAt:
 		m.ResetCreatedAt()

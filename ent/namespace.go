@@ -20,6 +20,8 @@ type Namespace struct {
 	ID uuid.UUID `json:"id,omitempty"`
 	// The name in URLs: unique, and never changed (a trigger refuses it in raw SQL too).
 	Slug string `json:"slug,omitempty"`
+	// When the row was soft-deleted. It counts until it is purged.
+	SoftDeletedAt *time.Time `json:"soft_deleted_at,omitempty"`
 	// CreatedAt holds the value of the "created_at" field.
 	CreatedAt time.Time `json:"created_at,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
@@ -53,7 +55,7 @@ func (*Namespace) scanValues(columns []string) ([]any, error) {
 		switch columns[i] {
 		case namespace.FieldSlug:
 			values[i] = new(sql.NullString)
-		case namespace.FieldCreatedAt:
+		case namespace.FieldSoftDeletedAt, namespace.FieldCreatedAt:
 			values[i] = new(sql.NullTime)
 		case namespace.FieldID:
 			values[i] = new(uuid.UUID)
@@ -83,6 +85,13 @@ func (_m *Namespace) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field slug", values[i])
 			} else if value.Valid {
 				_m.Slug = value.String
+			}
+		case namespace.FieldSoftDeletedAt:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field soft_deleted_at", values[i])
+			} else if value.Valid {
+				_m.SoftDeletedAt = new(time.Time)
+				*_m.SoftDeletedAt = value.Time
 			}
 		case namespace.FieldCreatedAt:
 			if value, ok := values[i].(*sql.NullTime); !ok {
@@ -133,6 +142,11 @@ func (_m *Namespace) String() string {
 	builder.WriteString(fmt.Sprintf("id=%v, ", _m.ID))
 	builder.WriteString("slug=")
 	builder.WriteString(_m.Slug)
+	builder.WriteString(", ")
+	if v := _m.SoftDeletedAt; v != nil {
+		builder.WriteString("soft_deleted_at=")
+		builder.WriteString(v.Format(time.ANSIC))
+	}
 	builder.WriteString(", ")
 	builder.WriteString("created_at=")
 	builder.WriteString(_m.CreatedAt.Format(time.ANSIC))

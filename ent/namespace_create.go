@@ -28,6 +28,20 @@ func (_c *NamespaceCreate) SetSlug(v string) *NamespaceCreate {
 	return _c
 }
 
+// SetSoftDeletedAt sets the "soft_deleted_at" field.
+func (_c *NamespaceCreate) SetSoftDeletedAt(v time.Time) *NamespaceCreate {
+	_c.mutation.SetSoftDeletedAt(v)
+	return _c
+}
+
+// SetNillableSoftDeletedAt sets the "soft_deleted_at" field if the given value is not nil.
+func (_c *NamespaceCreate) SetNillableSoftDeletedAt(v *time.Time) *NamespaceCreate {
+	if v != nil {
+		_c.SetSoftDeletedAt(*v)
+	}
+	return _c
+}
+
 // SetCreatedAt sets the "created_at" field.
 func (_c *NamespaceCreate) SetCreatedAt(v time.Time) *NamespaceCreate {
 	_c.mutation.SetCreatedAt(v)
@@ -164,6 +178,10 @@ func (_c *NamespaceCreate) createSpec() (*Namespace, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Slug(); ok {
 		_spec.SetField(namespace.FieldSlug, field.TypeString, value)
 		_node.Slug = value
+	}
+	if value, ok := _c.mutation.SoftDeletedAt(); ok {
+		_spec.SetField(namespace.FieldSoftDeletedAt, field.TypeTime, value)
+		_node.SoftDeletedAt = &value
 	}
 	if value, ok := _c.mutation.CreatedAt(); ok {
 		_spec.SetField(namespace.FieldCreatedAt, field.TypeTime, value)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
@@ -26,6 +27,26 @@ type NamespaceUpdate struct {
 // Where appends a list predicates to the NamespaceUpdate builder.
 func (_u *NamespaceUpdate) Where(ps ...predicate.Namespace) *NamespaceUpdate {
 	_u.mutation.Where(ps...)
+	return _u
+}
+
+// SetSoftDeletedAt sets the "soft_deleted_at" field.
+func (_u *NamespaceUpdate) SetSoftDeletedAt(v time.Time) *NamespaceUpdate {
+	_u.mutation.SetSoftDeletedAt(v)
+	return _u
+}
+
+// SetNillableSoftDeletedAt sets the "soft_deleted_at" field if the given value is not nil.
+func (_u *NamespaceUpdate) SetNillableSoftDeletedAt(v *time.Time) *NamespaceUpdate {
+	if v != nil {
+		_u.SetSoftDeletedAt(*v)
+	}
+	return _u
+}
+
+// ClearSoftDeletedAt clears the value of the "soft_deleted_at" field.
+func (_u *NamespaceUpdate) ClearSoftDeletedAt() *NamespaceUpdate {
+	_u.mutation.ClearSoftDeletedAt()
 	return _u
 }
 
@@ -106,6 +127,12 @@ func (_u *NamespaceUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 			}
 		}
 	}
+	if value, ok := _u.mutation.SoftDeletedAt(); ok {
+		_spec.SetField(namespace.FieldSoftDeletedAt, field.TypeTime, value)
+	}
+	if _u.mutation.SoftDeletedAtCleared() {
+		_spec.ClearField(namespace.FieldSoftDeletedAt, field.TypeTime)
+	}
 	if _u.mutation.RepositoriesCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.O2M,
@@ -169,6 +196,26 @@ type NamespaceUpdateOne struct {
 	fields   []string
 	hooks    []Hook
 	mutation *NamespaceMutation
+}
+
+// SetSoftDeletedAt sets the "soft_deleted_at" field.
+func (_u *NamespaceUpdateOne) SetSoftDeletedAt(v time.Time) *NamespaceUpdateOne {
+	_u.mutation.SetSoftDeletedAt(v)
+	return _u
+}
+
+// SetNillableSoftDeletedAt sets the "soft_deleted_at" field if the given value is not nil.
+func (_u *NamespaceUpdateOne) SetNillableSoftDeletedAt(v *time.Time) *NamespaceUpdateOne {
+	if v != nil {
+		_u.SetSoftDeletedAt(*v)
+	}
+	return _u
+}
+
+// ClearSoftDeletedAt clears the value of the "soft_deleted_at" field.
+func (_u *NamespaceUpdateOne) ClearSoftDeletedAt() *NamespaceUpdateOne {
+	_u.mutation.ClearSoftDeletedAt()
+	return _u
 }
 
 // AddRepositoryIDs adds the "repositories" edge to the Repository entity by IDs.
@@ -277,6 +324,12 @@ func (_u *NamespaceUpdateOne) sqlSave(ctx context.Context) (_node *Namespace, er
 				ps[i](selector)
 			}
 		}
+	}
+	if value, ok := _u.mutation.SoftDeletedAt(); ok {
+		_spec.SetField(namespace.FieldSoftDeletedAt, field.TypeTime, value)
+	}
+	if _u.mutation.SoftDeletedAtCleared() {
+		_spec.ClearField(namespace.FieldSoftDeletedAt, field.TypeTime)
 	}
 	if _u.mutation.RepositoriesCleared() {
 		edge := &sqlgraph.EdgeSpec{

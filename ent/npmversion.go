@@ -27,6 +27,8 @@ type NPMVersion struct {
 	Name string `json:"name,omitempty"`
 	// Version holds the value of the "version" field.
 	Version string `json:"version,omitempty"`
+	// Why the version should not be used; null when it is not deprecated.
+	Deprecation *string `json:"deprecation,omitempty"`
 	// Sum of its distinct blobs, in bytes.
 	SizeBytes int64 `json:"size_bytes,omitempty"`
 	// When the row was soft-deleted. It counts until it is purged.
@@ -43,9 +45,11 @@ type NPMVersion struct {
 type NPMVersionEdges struct {
 	// Repository holds the value of the repository edge.
 	Repository *Repository `json:"repository,omitempty"`
+	// DistTags holds the value of the dist_tags edge.
+	DistTags []*NPMDistTag `json:"dist_tags,omitempty"`
 	// loadedTypes holds the information for reporting if a
 	// type was loaded (or requested) in eager-loading or not.
-	loadedTypes [1]bool
+	loadedTypes [2]bool
 }
 
 // RepositoryOrErr returns the Repository value or an error if the edge
@@ -59,6 +63,15 @@ func (e NPMVersionEdges) RepositoryOrErr() (*Repository, error) {
 	return nil, &NotLoadedError{edge: "repository"}
 }
 
+// DistTagsOrErr returns the DistTags value or an error if the edge
+// was not loaded in eager-loading.
+func (e NPMVersionEdges) DistTagsOrErr() ([]*NPMDistTag, error) {
+	if e.loadedTypes[1] {
+		return e.DistTags, nil
+	}
+	return nil, &NotLoadedError{edge: "dist_tags"}
+}
+
 // scanValues returns the types for scanning values from sql.Rows.
 func (*NPMVersion) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
@@ -66,7 +79,7 @@ func (*NPMVersion) scanValues(columns []string) ([]any, error) {
 		switch columns[i] {
 		case npmversion.FieldSizeBytes:
 			values[i] = new(sql.NullInt64)
-		case npmversion.FieldName, npmversion.FieldVersion:
+		case npmversion.FieldName, npmversion.FieldVersion, npmversion.FieldDeprecation:
 			values[i] = new(sql.NullString)
 		case npmversion.FieldSoftDeletedAt, npmversion.FieldCreatedAt:
 			values[i] = new(sql.NullTime)
@@ -117,6 +130,13 @@ func (_m *NPMVersion) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.Version = value.String
 			}
+		case npmversion.FieldDeprecation:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field deprecation", values[i])
+			} else if value.Valid {
+				_m.Deprecation = new(string)
+				*_m.Deprecation = value.String
+			}
 		case npmversion.FieldSizeBytes:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
 				return fmt.Errorf("unexpected type %T for field size_bytes", values[i])
@@ -154,6 +174,11 @@ func (_m *NPMVersion) QueryRepository() *RepositoryQuery {
 	return NewNPMVersionClient(_m.config).QueryRepository(_m)
 }
 
+// QueryDistTags queries the "dist_tags" edge of the NPMVersion entity.
+func (_m *NPMVersion) QueryDistTags() *NPMDistTagQuery {
+	return NewNPMVersionClient(_m.config).QueryDistTags(_m)
+}
+
 // Update returns a builder for updating this NPMVersion.
 // Note that you need to call NPMVersion.Unwrap() before calling this method if this NPMVersion
 // was returned from a transaction, and the transaction was committed or rolled back.
@@ -188,6 +213,11 @@ func (_m *NPMVersion) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("version=")
 	builder.WriteString(_m.Version)
+	builder.WriteString(", ")
+	if v := _m.Deprecation; v != nil {
+		builder.WriteString("deprecation=")
+		builder.WriteString(*v)
+	}
 	builder.WriteString(", ")
 	builder.WriteString("size_bytes=")
 	builder.WriteString(fmt.Sprintf("%v", _m.SizeBytes))

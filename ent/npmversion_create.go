@@ -11,6 +11,7 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/google/uuid"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/repository"
 )
@@ -43,6 +44,20 @@ func (_c *NPMVersionCreate) SetName(v string) *NPMVersionCreate {
 // SetVersion sets the "version" field.
 func (_c *NPMVersionCreate) SetVersion(v string) *NPMVersionCreate {
 	_c.mutation.SetVersion(v)
+	return _c
+}
+
+// SetDeprecation sets the "deprecation" field.
+func (_c *NPMVersionCreate) SetDeprecation(v string) *NPMVersionCreate {
+	_c.mutation.SetDeprecation(v)
+	return _c
+}
+
+// SetNillableDeprecation sets the "deprecation" field if the given value is not nil.
+func (_c *NPMVersionCreate) SetNillableDeprecation(v *string) *NPMVersionCreate {
+	if v != nil {
+		_c.SetDeprecation(*v)
+	}
 	return _c
 }
 
@@ -97,6 +112,21 @@ func (_c *NPMVersionCreate) SetNillableID(v *uuid.UUID) *NPMVersionCreate {
 // SetRepository sets the "repository" edge to the Repository entity.
 func (_c *NPMVersionCreate) SetRepository(v *Repository) *NPMVersionCreate {
 	return _c.SetRepositoryID(v.ID)
+}
+
+// AddDistTagIDs adds the "dist_tags" edge to the NPMDistTag entity by IDs.
+func (_c *NPMVersionCreate) AddDistTagIDs(ids ...uuid.UUID) *NPMVersionCreate {
+	_c.mutation.AddDistTagIDs(ids...)
+	return _c
+}
+
+// AddDistTags adds the "dist_tags" edges to the NPMDistTag entity.
+func (_c *NPMVersionCreate) AddDistTags(v ...*NPMDistTag) *NPMVersionCreate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _c.AddDistTagIDs(ids...)
 }
 
 // Mutation returns the NPMVersionMutation object of the builder.
@@ -168,6 +198,11 @@ func (_c *NPMVersionCreate) check() error {
 			return &ValidationError{Name: "version", err: fmt.Errorf(`ent: validator failed for field "NPMVersion.version": %w`, err)}
 		}
 	}
+	if v, ok := _c.mutation.Deprecation(); ok {
+		if err := npmversion.DeprecationValidator(v); err != nil {
+			return &ValidationError{Name: "deprecation", err: fmt.Errorf(`ent: validator failed for field "NPMVersion.deprecation": %w`, err)}
+		}
+	}
 	if _, ok := _c.mutation.SizeBytes(); !ok {
 		return &ValidationError{Name: "size_bytes", err: errors.New(`ent: missing required field "NPMVersion.size_bytes"`)}
 	}
@@ -226,6 +261,10 @@ func (_c *NPMVersionCreate) createSpec() (*NPMVersion, *sqlgraph.CreateSpec) {
 		_spec.SetField(npmversion.FieldVersion, field.TypeString, value)
 		_node.Version = value
 	}
+	if value, ok := _c.mutation.Deprecation(); ok {
+		_spec.SetField(npmversion.FieldDeprecation, field.TypeString, value)
+		_node.Deprecation = &value
+	}
 	if value, ok := _c.mutation.SizeBytes(); ok {
 		_spec.SetField(npmversion.FieldSizeBytes, field.TypeInt64, value)
 		_node.SizeBytes = value
@@ -253,6 +292,22 @@ func (_c *NPMVersionCreate) createSpec() (*NPMVersion, *sqlgraph.CreateSpec) {
 			edge.Target.Nodes = append(edge.Target.Nodes, k)
 		}
 		_node.RepositoryID = nodes[0]
+		_spec.Edges = append(_spec.Edges, edge)
+	}
+	if nodes := _c.mutation.DistTagsIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
 		_spec.Edges = append(_spec.Edges, edge)
 	}
 	return _node, _spec

@@ -4,6 +4,7 @@ package ent
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"math"
 
@@ -13,6 +14,7 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/google/uuid"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/predicate"
 	"github.com/stowage-dev/stowage/ent/repository"
@@ -26,6 +28,7 @@ type NPMVersionQuery struct {
 	inters         []Interceptor
 	predicates     []predicate.NPMVersion
 	withRepository *RepositoryQuery
+	withDistTags   *NPMDistTagQuery
 	modifiers      []func(*sql.Selector)
 	// intermediate query (i.e. traversal path).
 	sql  *sql.Selector
@@ -78,6 +81,28 @@ func (_q *NPMVersionQuery) QueryRepository() *RepositoryQuery {
 			sqlgraph.From(npmversion.Table, npmversion.FieldID, selector),
 			sqlgraph.To(repository.Table, repository.FieldID),
 			sqlgraph.Edge(sqlgraph.M2O, true, npmversion.RepositoryTable, npmversion.RepositoryColumn),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
+// QueryDistTags chains the current query on the "dist_tags" edge.
+func (_q *NPMVersionQuery) QueryDistTags() *NPMDistTagQuery {
+	query := (&NPMDistTagClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(npmversion.Table, npmversion.FieldID, selector),
+			sqlgraph.To(npmdisttag.Table, npmdisttag.FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, npmversion.DistTagsTable, npmversion.DistTagsColumn),
 		)
 		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
 		return fromU, nil
@@ -278,6 +303,7 @@ func (_q *NPMVersionQuery) Clone() *NPMVersionQuery {
 		inters:         append([]Interceptor{}, _q.inters...),
 		predicates:     append([]predicate.NPMVersion{}, _q.predicates...),
 		withRepository: _q.withRepository.Clone(),
+		withDistTags:   _q.withDistTags.Clone(),
 		// clone intermediate query.
 		sql:  _q.sql.Clone(),
 		path: _q.path,
@@ -292,6 +318,17 @@ func (_q *NPMVersionQuery) WithRepository(opts ...func(*RepositoryQuery)) *NPMVe
 		opt(query)
 	}
 	_q.withRepository = query
+	return _q
+}
+
+// WithDistTags tells the query-builder to eager-load the nodes that are connected to
+// the "dist_tags" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *NPMVersionQuery) WithDistTags(opts ...func(*NPMDistTagQuery)) *NPMVersionQuery {
+	query := (&NPMDistTagClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withDistTags = query
 	return _q
 }
 
@@ -373,8 +410,9 @@ func (_q *NPMVersionQuery) sqlAll(ctx context.Context, hooks ...queryHook) ([]*N
 	var (
 		nodes       = []*NPMVersion{}
 		_spec       = _q.querySpec()
-		loadedTypes = [1]bool{
+		loadedTypes = [2]bool{
 			_q.withRepository != nil,
+			_q.withDistTags != nil,
 		}
 	)
 	_spec.ScanValues = func(columns []string) ([]any, error) {
@@ -401,6 +439,13 @@ func (_q *NPMVersionQuery) sqlAll(ctx context.Context, hooks ...queryHook) ([]*N
 	if query := _q.withRepository; query != nil {
 		if err := _q.loadRepository(ctx, query, nodes, nil,
 			func(n *NPMVersion, e *Repository) { n.Edges.Repository = e }); err != nil {
+			return nil, err
+		}
+	}
+	if query := _q.withDistTags; query != nil {
+		if err := _q.loadDistTags(ctx, query, nodes,
+			func(n *NPMVersion) { n.Edges.DistTags = []*NPMDistTag{} },
+			func(n *NPMVersion, e *NPMDistTag) { n.Edges.DistTags = append(n.Edges.DistTags, e) }); err != nil {
 			return nil, err
 		}
 	}
@@ -433,6 +478,36 @@ func (_q *NPMVersionQuery) loadRepository(ctx context.Context, query *Repository
 		for i := range nodes {
 			assign(nodes[i], n)
 		}
+	}
+	return nil
+}
+func (_q *NPMVersionQuery) loadDistTags(ctx context.Context, query *NPMDistTagQuery, nodes []*NPMVersion, init func(*NPMVersion), assign func(*NPMVersion, *NPMDistTag)) error {
+	fks := make([]driver.Value, 0, len(nodes))
+	nodeids := make(map[uuid.UUID]*NPMVersion)
+	for i := range nodes {
+		fks = append(fks, nodes[i].ID)
+		nodeids[nodes[i].ID] = nodes[i]
+		if init != nil {
+			init(nodes[i])
+		}
+	}
+	if len(query.ctx.Fields) > 0 {
+		query.ctx.AppendFieldOnce(npmdisttag.FieldVersionID)
+	}
+	query.Where(predicate.NPMDistTag(func(s *sql.Selector) {
+		s.Where(sql.InValues(s.C(npmversion.DistTagsColumn), fks...))
+	}))
+	neighbors, err := query.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		fk := n.VersionID
+		node, ok := nodeids[fk]
+		if !ok {
+			return fmt.Errorf(`unexpected referenced foreign-key "version_id" returned %v for node %v`, fk, n.ID)
+		}
+		assign(node, n)
 	}
 	return nil
 }

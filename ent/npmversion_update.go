@@ -11,6 +11,8 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/google/uuid"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/predicate"
 )
@@ -25,6 +27,26 @@ type NPMVersionUpdate struct {
 // Where appends a list predicates to the NPMVersionUpdate builder.
 func (_u *NPMVersionUpdate) Where(ps ...predicate.NPMVersion) *NPMVersionUpdate {
 	_u.mutation.Where(ps...)
+	return _u
+}
+
+// SetDeprecation sets the "deprecation" field.
+func (_u *NPMVersionUpdate) SetDeprecation(v string) *NPMVersionUpdate {
+	_u.mutation.SetDeprecation(v)
+	return _u
+}
+
+// SetNillableDeprecation sets the "deprecation" field if the given value is not nil.
+func (_u *NPMVersionUpdate) SetNillableDeprecation(v *string) *NPMVersionUpdate {
+	if v != nil {
+		_u.SetDeprecation(*v)
+	}
+	return _u
+}
+
+// ClearDeprecation clears the value of the "deprecation" field.
+func (_u *NPMVersionUpdate) ClearDeprecation() *NPMVersionUpdate {
+	_u.mutation.ClearDeprecation()
 	return _u
 }
 
@@ -69,9 +91,45 @@ func (_u *NPMVersionUpdate) ClearSoftDeletedAt() *NPMVersionUpdate {
 	return _u
 }
 
+// AddDistTagIDs adds the "dist_tags" edge to the NPMDistTag entity by IDs.
+func (_u *NPMVersionUpdate) AddDistTagIDs(ids ...uuid.UUID) *NPMVersionUpdate {
+	_u.mutation.AddDistTagIDs(ids...)
+	return _u
+}
+
+// AddDistTags adds the "dist_tags" edges to the NPMDistTag entity.
+func (_u *NPMVersionUpdate) AddDistTags(v ...*NPMDistTag) *NPMVersionUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddDistTagIDs(ids...)
+}
+
 // Mutation returns the NPMVersionMutation object of the builder.
 func (_u *NPMVersionUpdate) Mutation() *NPMVersionMutation {
 	return _u.mutation
+}
+
+// ClearDistTags clears all "dist_tags" edges to the NPMDistTag entity.
+func (_u *NPMVersionUpdate) ClearDistTags() *NPMVersionUpdate {
+	_u.mutation.ClearDistTags()
+	return _u
+}
+
+// RemoveDistTagIDs removes the "dist_tags" edge to NPMDistTag entities by IDs.
+func (_u *NPMVersionUpdate) RemoveDistTagIDs(ids ...uuid.UUID) *NPMVersionUpdate {
+	_u.mutation.RemoveDistTagIDs(ids...)
+	return _u
+}
+
+// RemoveDistTags removes "dist_tags" edges to NPMDistTag entities.
+func (_u *NPMVersionUpdate) RemoveDistTags(v ...*NPMDistTag) *NPMVersionUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveDistTagIDs(ids...)
 }
 
 // Save executes the query and returns the number of nodes affected by the update operation.
@@ -103,6 +161,11 @@ func (_u *NPMVersionUpdate) ExecX(ctx context.Context) {
 
 // check runs all checks and user-defined validators on the builder.
 func (_u *NPMVersionUpdate) check() error {
+	if v, ok := _u.mutation.Deprecation(); ok {
+		if err := npmversion.DeprecationValidator(v); err != nil {
+			return &ValidationError{Name: "deprecation", err: fmt.Errorf(`ent: validator failed for field "NPMVersion.deprecation": %w`, err)}
+		}
+	}
 	if v, ok := _u.mutation.SizeBytes(); ok {
 		if err := npmversion.SizeBytesValidator(v); err != nil {
 			return &ValidationError{Name: "size_bytes", err: fmt.Errorf(`ent: validator failed for field "NPMVersion.size_bytes": %w`, err)}
@@ -126,6 +189,12 @@ func (_u *NPMVersionUpdate) sqlSave(ctx context.Context) (_node int, err error) 
 			}
 		}
 	}
+	if value, ok := _u.mutation.Deprecation(); ok {
+		_spec.SetField(npmversion.FieldDeprecation, field.TypeString, value)
+	}
+	if _u.mutation.DeprecationCleared() {
+		_spec.ClearField(npmversion.FieldDeprecation, field.TypeString)
+	}
 	if value, ok := _u.mutation.SizeBytes(); ok {
 		_spec.SetField(npmversion.FieldSizeBytes, field.TypeInt64, value)
 	}
@@ -137,6 +206,51 @@ func (_u *NPMVersionUpdate) sqlSave(ctx context.Context) (_node int, err error) 
 	}
 	if _u.mutation.SoftDeletedAtCleared() {
 		_spec.ClearField(npmversion.FieldSoftDeletedAt, field.TypeTime)
+	}
+	if _u.mutation.DistTagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedDistTagsIDs(); len(nodes) > 0 && !_u.mutation.DistTagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.DistTagsIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
@@ -156,6 +270,26 @@ type NPMVersionUpdateOne struct {
 	fields   []string
 	hooks    []Hook
 	mutation *NPMVersionMutation
+}
+
+// SetDeprecation sets the "deprecation" field.
+func (_u *NPMVersionUpdateOne) SetDeprecation(v string) *NPMVersionUpdateOne {
+	_u.mutation.SetDeprecation(v)
+	return _u
+}
+
+// SetNillableDeprecation sets the "deprecation" field if the given value is not nil.
+func (_u *NPMVersionUpdateOne) SetNillableDeprecation(v *string) *NPMVersionUpdateOne {
+	if v != nil {
+		_u.SetDeprecation(*v)
+	}
+	return _u
+}
+
+// ClearDeprecation clears the value of the "deprecation" field.
+func (_u *NPMVersionUpdateOne) ClearDeprecation() *NPMVersionUpdateOne {
+	_u.mutation.ClearDeprecation()
+	return _u
 }
 
 // SetSizeBytes sets the "size_bytes" field.
@@ -199,9 +333,45 @@ func (_u *NPMVersionUpdateOne) ClearSoftDeletedAt() *NPMVersionUpdateOne {
 	return _u
 }
 
+// AddDistTagIDs adds the "dist_tags" edge to the NPMDistTag entity by IDs.
+func (_u *NPMVersionUpdateOne) AddDistTagIDs(ids ...uuid.UUID) *NPMVersionUpdateOne {
+	_u.mutation.AddDistTagIDs(ids...)
+	return _u
+}
+
+// AddDistTags adds the "dist_tags" edges to the NPMDistTag entity.
+func (_u *NPMVersionUpdateOne) AddDistTags(v ...*NPMDistTag) *NPMVersionUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddDistTagIDs(ids...)
+}
+
 // Mutation returns the NPMVersionMutation object of the builder.
 func (_u *NPMVersionUpdateOne) Mutation() *NPMVersionMutation {
 	return _u.mutation
+}
+
+// ClearDistTags clears all "dist_tags" edges to the NPMDistTag entity.
+func (_u *NPMVersionUpdateOne) ClearDistTags() *NPMVersionUpdateOne {
+	_u.mutation.ClearDistTags()
+	return _u
+}
+
+// RemoveDistTagIDs removes the "dist_tags" edge to NPMDistTag entities by IDs.
+func (_u *NPMVersionUpdateOne) RemoveDistTagIDs(ids ...uuid.UUID) *NPMVersionUpdateOne {
+	_u.mutation.RemoveDistTagIDs(ids...)
+	return _u
+}
+
+// RemoveDistTags removes "dist_tags" edges to NPMDistTag entities.
+func (_u *NPMVersionUpdateOne) RemoveDistTags(v ...*NPMDistTag) *NPMVersionUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveDistTagIDs(ids...)
 }
 
 // Where appends a list predicates to the NPMVersionUpdate builder.
@@ -246,6 +416,11 @@ func (_u *NPMVersionUpdateOne) ExecX(ctx context.Context) {
 
 // check runs all checks and user-defined validators on the builder.
 func (_u *NPMVersionUpdateOne) check() error {
+	if v, ok := _u.mutation.Deprecation(); ok {
+		if err := npmversion.DeprecationValidator(v); err != nil {
+			return &ValidationError{Name: "deprecation", err: fmt.Errorf(`ent: validator failed for field "NPMVersion.deprecation": %w`, err)}
+		}
+	}
 	if v, ok := _u.mutation.SizeBytes(); ok {
 		if err := npmversion.SizeBytesValidator(v); err != nil {
 			return &ValidationError{Name: "size_bytes", err: fmt.Errorf(`ent: validator failed for field "NPMVersion.size_bytes": %w`, err)}
@@ -286,6 +461,12 @@ func (_u *NPMVersionUpdateOne) sqlSave(ctx context.Context) (_node *NPMVersion, 
 			}
 		}
 	}
+	if value, ok := _u.mutation.Deprecation(); ok {
+		_spec.SetField(npmversion.FieldDeprecation, field.TypeString, value)
+	}
+	if _u.mutation.DeprecationCleared() {
+		_spec.ClearField(npmversion.FieldDeprecation, field.TypeString)
+	}
 	if value, ok := _u.mutation.SizeBytes(); ok {
 		_spec.SetField(npmversion.FieldSizeBytes, field.TypeInt64, value)
 	}
@@ -297,6 +478,51 @@ func (_u *NPMVersionUpdateOne) sqlSave(ctx context.Context) (_node *NPMVersion, 
 	}
 	if _u.mutation.SoftDeletedAtCleared() {
 		_spec.ClearField(npmversion.FieldSoftDeletedAt, field.TypeTime)
+	}
+	if _u.mutation.DistTagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedDistTagsIDs(); len(nodes) > 0 && !_u.mutation.DistTagsCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.DistTagsIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.O2M,
+			Inverse: false,
+			Table:   npmversion.DistTagsTable,
+			Columns: []string{npmversion.DistTagsColumn},
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(npmdisttag.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
 	_node = &NPMVersion{config: _u.config}
 	_spec.Assign = _node.assignValues

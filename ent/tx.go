@@ -14,8 +14,16 @@ type Tx struct {
 	config
 	// ContainerManifest is the client for interacting with the ContainerManifest builders.
 	ContainerManifest *ContainerManifestClient
+	// ContainerManifestReference is the client for interacting with the ContainerManifestReference builders.
+	ContainerManifestReference *ContainerManifestReferenceClient
+	// ContainerTag is the client for interacting with the ContainerTag builders.
+	ContainerTag *ContainerTagClient
+	// MavenFile is the client for interacting with the MavenFile builders.
+	MavenFile *MavenFileClient
 	// MavenVersion is the client for interacting with the MavenVersion builders.
 	MavenVersion *MavenVersionClient
+	// NPMDistTag is the client for interacting with the NPMDistTag builders.
+	NPMDistTag *NPMDistTagClient
 	// NPMVersion is the client for interacting with the NPMVersion builders.
 	NPMVersion *NPMVersionClient
 	// Namespace is the client for interacting with the Namespace builders.
@@ -156,7 +164,11 @@ func (tx *Tx) Client() *Client {
 
 func (tx *Tx) init() {
 	tx.ContainerManifest = NewContainerManifestClient(tx.config)
+	tx.ContainerManifestReference = NewContainerManifestReferenceClient(tx.config)
+	tx.ContainerTag = NewContainerTagClient(tx.config)
+	tx.MavenFile = NewMavenFileClient(tx.config)
 	tx.MavenVersion = NewMavenVersionClient(tx.config)
+	tx.NPMDistTag = NewNPMDistTagClient(tx.config)
 	tx.NPMVersion = NewNPMVersionClient(tx.config)
 	tx.Namespace = NewNamespaceClient(tx.config)
 	tx.NamespaceStatistics = NewNamespaceStatisticsClient(tx.config)

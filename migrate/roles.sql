@@ -56,6 +56,7 @@ BEGIN
     -- not UPDATE them. UPDATE of created_at is what locking a row takes; blobs are
     -- immutable by a trigger. It keeps the shadow of the blobs through triggers.
     GRANT SELECT, INSERT, UPDATE, DELETE ON namespaces, container_manifests, maven_versions, npm_versions TO stowage_writer;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON container_tags, npm_dist_tags, container_manifest_references, maven_files TO stowage_writer;
     GRANT SELECT, INSERT, DELETE, UPDATE (name, soft_deleted_at) ON repositories TO stowage_writer;
     GRANT SELECT, INSERT (namespace_id) ON namespace_statistics TO stowage_writer;
     GRANT SELECT, INSERT, DELETE, UPDATE (created_at) ON blob_storage_blobs TO stowage_writer;

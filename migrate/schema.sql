@@ -251,6 +251,13 @@ CREATE TABLE blob_storage_blobs_by_namespace (
 PARTITION BY HASH (namespace_id);
 ALTER TABLE blob_storage_blobs_by_namespace ALTER COLUMN sha256 SET STORAGE PLAIN;
 
+-- table public.container_manifest_references
+CREATE TABLE container_manifest_references (
+    index_id uuid NOT NULL,
+    child_id uuid NOT NULL,
+    CONSTRAINT pk_container_manifest_references PRIMARY KEY (index_id, child_id)
+);
+
 -- table public.container_manifests
 CREATE TABLE container_manifests (
     id uuid NOT NULL,
@@ -265,6 +272,18 @@ CREATE TABLE container_manifests (
     CONSTRAINT ck_container_manifests_size_bytes CHECK (((size_bytes >= 0) AND (size_bytes <= '1125899906842624'::bigint)))
 );
 
+-- table public.container_tags
+CREATE TABLE container_tags (
+    id uuid NOT NULL,
+    repository_id uuid NOT NULL,
+    name text NOT NULL,
+    tag text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    manifest_id uuid NOT NULL,
+    CONSTRAINT pk_container_tags PRIMARY KEY (id)
+);
+
 -- table public.counter_buckets
 CREATE TABLE counter_buckets (
     bucket smallint NOT NULL,
@@ -272,6 +291,19 @@ CREATE TABLE counter_buckets (
     run_id text NOT NULL,
     CONSTRAINT pk_counter_buckets PRIMARY KEY (bucket),
     CONSTRAINT ck_counter_buckets_bucket CHECK (((bucket >= 0) AND (bucket <= 255)))
+);
+
+-- table public.maven_files
+CREATE TABLE maven_files (
+    id uuid NOT NULL,
+    path text NOT NULL,
+    sha256 bytea NOT NULL,
+    size_bytes bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version_id uuid NOT NULL,
+    CONSTRAINT pk_maven_files PRIMARY KEY (id),
+    CONSTRAINT ck_maven_files_size_bytes CHECK (((size_bytes >= 0) AND (size_bytes <= '1125899906842624'::bigint)))
 );
 
 -- table public.maven_versions
@@ -304,7 +336,20 @@ CREATE TABLE namespaces (
     id uuid NOT NULL,
     slug text NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
+    soft_deleted_at timestamp with time zone,
     CONSTRAINT pk_namespaces PRIMARY KEY (id)
+);
+
+-- table public.npm_dist_tags
+CREATE TABLE npm_dist_tags (
+    id uuid NOT NULL,
+    repository_id uuid NOT NULL,
+    name text NOT NULL,
+    tag text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version_id uuid NOT NULL,
+    CONSTRAINT pk_npm_dist_tags PRIMARY KEY (id)
 );
 
 -- table public.npm_versions
@@ -317,6 +362,7 @@ CREATE TABLE npm_versions (
     size_bytes bigint NOT NULL,
     soft_deleted_at timestamp with time zone,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
+    deprecation text,
     CONSTRAINT pk_npm_versions PRIMARY KEY (id),
     CONSTRAINT ck_npm_versions_size_bytes CHECK (((size_bytes >= 0) AND (size_bytes <= '1125899906842624'::bigint)))
 );
@@ -378,14 +424,29 @@ ALTER TABLE blob_storage_attachments ADD CONSTRAINT fk_blob_storage_attachments_
 -- foreign key public.fk_blob_storage_blobs_namespace
 ALTER TABLE blob_storage_blobs ADD CONSTRAINT fk_blob_storage_blobs_namespace FOREIGN KEY (namespace_id) REFERENCES namespaces(id);
 
+-- foreign key public.fk_container_manifest_references_child
+ALTER TABLE container_manifest_references ADD CONSTRAINT fk_container_manifest_references_child FOREIGN KEY (child_id) REFERENCES container_manifests(id);
+
+-- foreign key public.fk_container_manifest_references_index
+ALTER TABLE container_manifest_references ADD CONSTRAINT fk_container_manifest_references_index FOREIGN KEY (index_id) REFERENCES container_manifests(id);
+
 -- foreign key public.fk_container_manifests_repository
 ALTER TABLE container_manifests ADD CONSTRAINT fk_container_manifests_repository FOREIGN KEY (repository_id) REFERENCES repositories(id);
+
+-- foreign key public.fk_container_tags_manifest
+ALTER TABLE container_tags ADD CONSTRAINT fk_container_tags_manifest FOREIGN KEY (manifest_id) REFERENCES container_manifests(id);
+
+-- foreign key public.fk_maven_files_version
+ALTER TABLE maven_files ADD CONSTRAINT fk_maven_files_version FOREIGN KEY (version_id) REFERENCES maven_versions(id);
 
 -- foreign key public.fk_maven_versions_repository
 ALTER TABLE maven_versions ADD CONSTRAINT fk_maven_versions_repository FOREIGN KEY (repository_id) REFERENCES repositories(id);
 
 -- foreign key public.fk_namespace_statistics_namespace
 ALTER TABLE namespace_statistics ADD CONSTRAINT fk_namespace_statistics_namespace FOREIGN KEY (namespace_id) REFERENCES namespaces(id) ON DELETE CASCADE;
+
+-- foreign key public.fk_npm_dist_tags_version
+ALTER TABLE npm_dist_tags ADD CONSTRAINT fk_npm_dist_tags_version FOREIGN KEY (version_id) REFERENCES npm_versions(id);
 
 -- foreign key public.fk_npm_versions_repository
 ALTER TABLE npm_versions ADD CONSTRAINT fk_npm_versions_repository FOREIGN KEY (repository_id) REFERENCES repositories(id);
@@ -399,14 +460,23 @@ CREATE INDEX index_blob_storage_attachments_on_namespace_id_and_sha256 ON ONLY p
 -- index public.index_blob_storage_blobs_by_namespace_on_namespace_id
 CREATE INDEX index_blob_storage_blobs_by_namespace_on_namespace_id ON ONLY public.blob_storage_blobs_by_namespace USING btree (namespace_id) INCLUDE (size_bytes);
 
+-- index public.index_container_manifest_references_on_child_id
+CREATE INDEX index_container_manifest_references_on_child_id ON public.container_manifest_references USING btree (child_id);
+
 -- index public.index_container_manifests_on_repository_id
 CREATE INDEX index_container_manifests_on_repository_id ON public.container_manifests USING btree (repository_id) INCLUDE (size_bytes);
+
+-- index public.index_container_tags_on_manifest_id
+CREATE INDEX index_container_tags_on_manifest_id ON public.container_tags USING btree (manifest_id);
 
 -- index public.index_maven_versions_on_repository_id
 CREATE INDEX index_maven_versions_on_repository_id ON public.maven_versions USING btree (repository_id) INCLUDE (size_bytes);
 
 -- index public.index_namespace_statistics_on_last_reconciled_at_and_ns_id
 CREATE INDEX index_namespace_statistics_on_last_reconciled_at_and_ns_id ON public.namespace_statistics USING btree (last_reconciled_at, namespace_id);
+
+-- index public.index_npm_dist_tags_on_version_id
+CREATE INDEX index_npm_dist_tags_on_version_id ON public.npm_dist_tags USING btree (version_id);
 
 -- index public.index_npm_versions_on_repository_id
 CREATE INDEX index_npm_versions_on_repository_id ON public.npm_versions USING btree (repository_id) INCLUDE (size_bytes);
@@ -417,11 +487,20 @@ CREATE INDEX index_storage_ledger_on_scope_id_and_marker ON ONLY public.storage_
 -- index public.uq_container_manifests_repository_id_name_digest
 CREATE UNIQUE INDEX uq_container_manifests_repository_id_name_digest ON public.container_manifests USING btree (repository_id, name, digest);
 
+-- index public.uq_container_tags_repository_id_name_tag
+CREATE UNIQUE INDEX uq_container_tags_repository_id_name_tag ON public.container_tags USING btree (repository_id, name, tag);
+
+-- index public.uq_maven_files_version_id_path
+CREATE UNIQUE INDEX uq_maven_files_version_id_path ON public.maven_files USING btree (version_id, path);
+
 -- index public.uq_maven_versions_repository_id_name_version
 CREATE UNIQUE INDEX uq_maven_versions_repository_id_name_version ON public.maven_versions USING btree (repository_id, name, version);
 
 -- index public.uq_namespaces_slug
 CREATE UNIQUE INDEX uq_namespaces_slug ON public.namespaces USING btree (slug);
+
+-- index public.uq_npm_dist_tags_repository_id_name_tag
+CREATE UNIQUE INDEX uq_npm_dist_tags_repository_id_name_tag ON public.npm_dist_tags USING btree (repository_id, name, tag);
 
 -- index public.uq_npm_versions_repository_id_name_version
 CREATE UNIQUE INDEX uq_npm_versions_repository_id_name_version ON public.npm_versions USING btree (repository_id, name, version);

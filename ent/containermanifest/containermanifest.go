@@ -31,6 +31,12 @@ const (
 	FieldCreatedAt = "created_at"
 	// EdgeRepository holds the string denoting the repository edge name in mutations.
 	EdgeRepository = "repository"
+	// EdgeTags holds the string denoting the tags edge name in mutations.
+	EdgeTags = "tags"
+	// EdgeChildren holds the string denoting the children edge name in mutations.
+	EdgeChildren = "children"
+	// EdgeReferences holds the string denoting the references edge name in mutations.
+	EdgeReferences = "references"
 	// Table holds the table name of the containermanifest in the database.
 	Table = "container_manifests"
 	// RepositoryTable is the table that holds the repository relation/edge.
@@ -40,6 +46,22 @@ const (
 	RepositoryInverseTable = "repositories"
 	// RepositoryColumn is the table column denoting the repository relation/edge.
 	RepositoryColumn = "repository_id"
+	// TagsTable is the table that holds the tags relation/edge.
+	TagsTable = "container_tags"
+	// TagsInverseTable is the table name for the ContainerTag entity.
+	// It exists in this package in order to avoid circular dependency with the "containertag" package.
+	TagsInverseTable = "container_tags"
+	// TagsColumn is the table column denoting the tags relation/edge.
+	TagsColumn = "manifest_id"
+	// ChildrenTable is the table that holds the children relation/edge. The primary key declared below.
+	ChildrenTable = "container_manifest_references"
+	// ReferencesTable is the table that holds the references relation/edge.
+	ReferencesTable = "container_manifest_references"
+	// ReferencesInverseTable is the table name for the ContainerManifestReference entity.
+	// It exists in this package in order to avoid circular dependency with the "containermanifestreference" package.
+	ReferencesInverseTable = "container_manifest_references"
+	// ReferencesColumn is the table column denoting the references relation/edge.
+	ReferencesColumn = "index_id"
 )
 
 // Columns holds all SQL columns for containermanifest fields.
@@ -53,6 +75,12 @@ var Columns = []string{
 	FieldSoftDeletedAt,
 	FieldCreatedAt,
 }
+
+var (
+	// ChildrenPrimaryKey and ChildrenColumn2 are the table columns denoting the
+	// primary key for the children relation (M2M).
+	ChildrenPrimaryKey = []string{"index_id", "child_id"}
+)
 
 // ValidColumn reports if the column name is valid (part of the table columns).
 func ValidColumn(column string) bool {
@@ -124,10 +152,73 @@ func ByRepositoryField(field string, opts ...sql.OrderTermOption) OrderOption {
 		sqlgraph.OrderByNeighborTerms(s, newRepositoryStep(), sql.OrderByField(field, opts...))
 	}
 }
+
+// ByTagsCount orders the results by tags count.
+func ByTagsCount(opts ...sql.OrderTermOption) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborsCount(s, newTagsStep(), opts...)
+	}
+}
+
+// ByTags orders the results by tags terms.
+func ByTags(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborTerms(s, newTagsStep(), append([]sql.OrderTerm{term}, terms...)...)
+	}
+}
+
+// ByChildrenCount orders the results by children count.
+func ByChildrenCount(opts ...sql.OrderTermOption) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborsCount(s, newChildrenStep(), opts...)
+	}
+}
+
+// ByChildren orders the results by children terms.
+func ByChildren(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborTerms(s, newChildrenStep(), append([]sql.OrderTerm{term}, terms...)...)
+	}
+}
+
+// ByReferencesCount orders the results by references count.
+func ByReferencesCount(opts ...sql.OrderTermOption) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborsCount(s, newReferencesStep(), opts...)
+	}
+}
+
+// ByReferences orders the results by references terms.
+func ByReferences(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborTerms(s, newReferencesStep(), append([]sql.OrderTerm{term}, terms...)...)
+	}
+}
 func newRepositoryStep() *sqlgraph.Step {
 	return sqlgraph.NewStep(
 		sqlgraph.From(Table, FieldID),
 		sqlgraph.To(RepositoryInverseTable, FieldID),
 		sqlgraph.Edge(sqlgraph.M2O, true, RepositoryTable, RepositoryColumn),
+	)
+}
+func newTagsStep() *sqlgraph.Step {
+	return sqlgraph.NewStep(
+		sqlgraph.From(Table, FieldID),
+		sqlgraph.To(TagsInverseTable, FieldID),
+		sqlgraph.Edge(sqlgraph.O2M, false, TagsTable, TagsColumn),
+	)
+}
+func newChildrenStep() *sqlgraph.Step {
+	return sqlgraph.NewStep(
+		sqlgraph.From(Table, FieldID),
+		sqlgraph.To(Table, FieldID),
+		sqlgraph.Edge(sqlgraph.M2M, false, ChildrenTable, ChildrenPrimaryKey...),
+	)
+}
+func newReferencesStep() *sqlgraph.Step {
+	return sqlgraph.NewStep(
+		sqlgraph.From(Table, FieldID),
+		sqlgraph.To(ReferencesInverseTable, ReferencesColumn),
+		sqlgraph.Edge(sqlgraph.O2M, true, ReferencesTable, ReferencesColumn),
 	)
 }

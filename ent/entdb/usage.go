@@ -2,6 +2,7 @@ package entdb
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -12,9 +13,41 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/usage"
 )
 
-// Usage is what a namespace or a repository stores.
+// Precision says how far a Usage can be relied on. In JSON and in the output of
+// `stowage namespace show` it is the same word.
+type Precision string
+
+const (
+	// PrecisionExact promises that Redis answered, that every emission is in Row
+	// or left it unchanged in sum, and that no loss is known: no reconciliation is
+	// requested. It does not know of a commit whose emission is under way (it ends
+	// within Config.EmitTimeout, or becomes a request), of one whose process was
+	// killed before the emission, of data that Redis lost since the workers' last
+	// tick, and of changes past the client; the next reconciliation does.
+	PrecisionExact Precision = "exact"
+	// PrecisionBuffered is PrecisionExact but for Pending, which the next drains
+	// add to Row. A drain between the two reads may make Total count a delta twice
+	// in this one answer.
+	PrecisionBuffered Precision = "buffered"
+	// PrecisionUnknown promises nothing: Redis did not answer, or holds damaged
+	// keys of the scope; or a reconciliation of the namespace is requested, because
+	// a delta was or may be lost; or there was no reconciliation yet; or the scope
+	// is in quarantine. Row is then the last value that was known, and a
+	// reconciliation makes it right.
+	PrecisionUnknown Precision = "unknown"
+)
+
+// Usage is what a namespace or a repository stores. As JSON it is
+//
+//	{"id": "...", "value": {"bytes": 1, "components": 1}, "precision": "unknown",
+//	 "why_unknown": "never reconciled", "row": {...}, "pending": {...}, "as_of": "...",
+//	 "last_reconciled_at": null, "requested_at": null, "quarantined": false}
+//
+// where value is Total, why_unknown is there only if precision is unknown, pending
+// is null if PendingKnown is false, and a time is null where there is none.
 type Usage struct {
 	// ID is the namespace's or the repository's.
 	ID uuid.UUID
@@ -24,20 +57,46 @@ type Usage struct {
 	// Pending is what is buffered and not in Row yet. It is zero and means
 	// nothing unless PendingKnown.
 	Pending Counters
-	// PendingKnown is false when Redis did not answer in time.
+	// PendingKnown is false when Redis did not answer in time, or holds damaged
+	// keys.
 	PendingKnown bool
 	// LastReconciledAt is the start of the reconciliation whose result Row
 	// holds; 1970-01-01 UTC when there was none yet.
 	LastReconciledAt time.Time
 	// AsOf is the database's time at which Row was read.
 	AsOf time.Time
+	// RequestedAt is when the reconciliation of the namespace was requested that no
+	// pass has answered yet; the zero time when none is.
+	RequestedAt time.Time
+	// Quarantined says that a delta could not be added to Row, and none is from then
+	// on: each write requests a reconciliation instead.
+	Quarantined bool
 }
 
-// Total is Row and Pending together; Row alone when pending is unknown. A drain
-// that applies a delta between the two reads may make it count that delta twice
-// for this one answer; Row alone is never affected.
-func (u Usage) Total() Counters {
-	return Counters(accounting.Counters(u.Row).Plus(accounting.Counters(u.Pending)))
+// Total is Row and Pending together; Row alone when pending is unknown.
+func (u Usage) Total() Counters { return Counters(u.internal().Value()) }
+
+// Precision says how far Total can be relied on.
+func (u Usage) Precision() Precision {
+	precision, _ := u.internal().Precision()
+	return Precision(precision)
+}
+
+// MarshalJSON is described at Usage.
+func (u Usage) MarshalJSON() ([]byte, error) { return json.Marshal(u.internal()) }
+
+func (u Usage) internal() usage.Usage {
+	return usage.Usage{
+		ID: u.ID, Row: accounting.Counters(u.Row), Pending: accounting.Counters(u.Pending), PendingKnown: u.PendingKnown,
+		LastReconciledAt: u.LastReconciledAt, AsOf: u.AsOf, RequestedAt: u.RequestedAt, Quarantined: u.Quarantined,
+	}
+}
+
+func publicUsage(u usage.Usage) Usage {
+	return Usage{
+		ID: u.ID, Row: Counters(u.Row), Pending: Counters(u.Pending), PendingKnown: u.PendingKnown,
+		LastReconciledAt: u.LastReconciledAt, AsOf: u.AsOf, RequestedAt: u.RequestedAt, Quarantined: u.Quarantined,
+	}
 }
 
 // NamespaceUsage reads one namespace. Errors: ErrNilID before anything is
@@ -49,11 +108,14 @@ func (c *Client) NamespaceUsage(ctx context.Context, id uuid.UUID) (Usage, error
 // NamespaceUsages reads many namespaces in one call, by id. Those without a
 // statistics row are missing from the result. Error: ErrNilID.
 func (c *Client) NamespaceUsages(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]Usage, error) {
+	if err := refuseNil(ids, "namespace"); err != nil {
+		return nil, err
+	}
 	scopes := make([]accounting.Scope, 0, len(ids))
 	for _, id := range ids {
 		scopes = append(scopes, accounting.NamespaceScope(id))
 	}
-	return c.usages(ctx, "namespace", namespaceUsage, ids, scopes)
+	return c.usages(ctx, accounting.KindNamespace, scopes)
 }
 
 // RepositoryUsage reads one repository. Errors: ErrNilID before anything is
@@ -81,7 +143,7 @@ func (c *Client) RepositoryUsages(ctx context.Context, ids []uuid.UUID) (map[uui
 	if err != nil {
 		return nil, fmt.Errorf("repository usage: %w", err)
 	}
-	return c.usages(ctx, "repository", repositoryUsage, ids, scopes)
+	return c.usages(ctx, accounting.KindRepository, scopes)
 }
 
 func one(ctx context.Context, id uuid.UUID, what string, read func(context.Context, []uuid.UUID) (map[uuid.UUID]Usage, error)) (Usage, error) {
@@ -103,87 +165,33 @@ func refuseNil(ids []uuid.UUID, what string) error {
 	return nil
 }
 
-// The two queries read rows with the time, and for each whether the flush that
-// was seen in Redis is applied already, in one snapshot.
-const (
-	namespaceUsage = `
-		SELECT s.namespace_id, s.deduplicated_size_bytes, s.components_count, s.last_reconciled_at, clock_timestamp(),
-			EXISTS (SELECT FROM storage_ledger l WHERE l.batch_id = asked.batch_id AND l.scope_id = asked.id)
-		FROM unnest($1::uuid[], $2::uuid[]) AS asked (id, batch_id)
-		JOIN namespace_statistics s ON s.namespace_id = asked.id`
-	repositoryUsage = `
-		SELECT r.id, r.size_bytes, r.artifacts_count, r.last_reconciled_at, clock_timestamp(),
-			EXISTS (SELECT FROM storage_ledger l WHERE l.batch_id = asked.batch_id AND l.scope_id = asked.id)
-		FROM unnest($1::uuid[], $2::uuid[]) AS asked (id, batch_id)
-		JOIN repositories r ON r.id = asked.id`
-)
-
-func (c *Client) usages(ctx context.Context, what, query string, ids []uuid.UUID, scopes []accounting.Scope) (map[uuid.UUID]Usage, error) {
-	if err := refuseNil(ids, what); err != nil {
+func (c *Client) usages(ctx context.Context, kind accounting.ScopeKind, scopes []accounting.Scope) (map[uuid.UUID]Usage, error) {
+	found, err := usage.Read(ctx, c.pool, kind, scopes, c.pending(ctx, scopes))
+	if err != nil {
 		return nil, err
 	}
-	pending, known := c.pending(ctx, scopes)
-	byID := make(map[uuid.UUID]buffer.Pending, len(pending))
-	for scope, p := range pending {
-		byID[scope.ID] = p
-	}
-	batches := make([]*uuid.UUID, len(ids))
-	for i, id := range ids {
-		if flush := byID[id].Flush; flush != nil {
-			batches[i] = &flush.BatchID
-		}
-	}
-	found, err := c.pool.Query(ctx, query, ids, batches)
-	if err != nil {
-		return nil, fmt.Errorf("%s usage: %w", what, err)
-	}
-	usages := make(map[uuid.UUID]Usage, len(ids))
-	var u Usage
-	var applied bool
-	_, err = pgx.ForEachRow(found, []any{&u.ID, &u.Row.Bytes, &u.Row.Components, &u.LastReconciledAt, &u.AsOf, &applied}, func() error {
-		u.LastReconciledAt, u.AsOf = u.LastReconciledAt.UTC(), u.AsOf.UTC()
-		u.Pending, u.PendingKnown = sumPending(byID[u.ID], accounting.MarkerOf(u.LastReconciledAt), applied), known
-		usages[u.ID] = u
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s usage: %w", what, err)
+	usages := make(map[uuid.UUID]Usage, len(found))
+	for id, u := range found {
+		usages[id] = publicUsage(u)
 	}
 	return usages, nil
 }
 
-// pending asks the buffer first and the database after it: the other way
-// round, a delta that is drained in between would be missing from both.
-func (c *Client) pending(ctx context.Context, scopes []accounting.Scope) (pending map[accounting.Scope]buffer.Pending, known bool) {
+// pending is nil when Redis does not answer in time.
+func (c *Client) pending(ctx context.Context, scopes []accounting.Scope) map[accounting.Scope]buffer.Pending {
 	if c.buffer == nil || len(scopes) == 0 {
-		return nil, false
+		return nil
 	}
 	// Reads heed the breaker but do not move it: one that its caller gave up
 	// must not keep emissions from Redis.
 	if c.observer.breaker.State() == gobreaker.StateOpen {
-		return nil, false
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.observer.timeout)
 	defer cancel()
 	pending, err := c.buffer.Pending(ctx, scopes)
 	if err != nil {
 		c.observer.logger.Warn("usage reads without what is pending: Redis did not answer", "error", err)
-		return nil, false
 	}
-	return pending, true
-}
-
-// sumPending adds up what the row lacks: deltas that the last reconciliation
-// has counted, and a flush that is applied, are in it already.
-func sumPending(p buffer.Pending, reconciled accounting.Marker, applied bool) Counters {
-	var sum accounting.Counters
-	for _, b := range p.Buffered {
-		if b.Marker >= reconciled {
-			sum = sum.Plus(b.Counters)
-		}
-	}
-	if p.Flush != nil && p.Flush.Marker >= reconciled && !applied {
-		sum = sum.Plus(p.Flush.Counters)
-	}
-	return Counters(sum)
+	return pending
 }

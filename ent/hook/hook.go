@@ -21,6 +21,42 @@ func (f ContainerManifestFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.
 	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.ContainerManifestMutation", m)
 }
 
+// The ContainerManifestReferenceFunc type is an adapter to allow the use of ordinary
+// function as ContainerManifestReference mutator.
+type ContainerManifestReferenceFunc func(context.Context, *ent.ContainerManifestReferenceMutation) (ent.Value, error)
+
+// Mutate calls f(ctx, m).
+func (f ContainerManifestReferenceFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+	if mv, ok := m.(*ent.ContainerManifestReferenceMutation); ok {
+		return f(ctx, mv)
+	}
+	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.ContainerManifestReferenceMutation", m)
+}
+
+// The ContainerTagFunc type is an adapter to allow the use of ordinary
+// function as ContainerTag mutator.
+type ContainerTagFunc func(context.Context, *ent.ContainerTagMutation) (ent.Value, error)
+
+// Mutate calls f(ctx, m).
+func (f ContainerTagFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+	if mv, ok := m.(*ent.ContainerTagMutation); ok {
+		return f(ctx, mv)
+	}
+	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.ContainerTagMutation", m)
+}
+
+// The MavenFileFunc type is an adapter to allow the use of ordinary
+// function as MavenFile mutator.
+type MavenFileFunc func(context.Context, *ent.MavenFileMutation) (ent.Value, error)
+
+// Mutate calls f(ctx, m).
+func (f MavenFileFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+	if mv, ok := m.(*ent.MavenFileMutation); ok {
+		return f(ctx, mv)
+	}
+	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.MavenFileMutation", m)
+}
+
 // The MavenVersionFunc type is an adapter to allow the use of ordinary
 // function as MavenVersion mutator.
 type MavenVersionFunc func(context.Context, *ent.MavenVersionMutation) (ent.Value, error)
@@ -31,6 +67,18 @@ func (f MavenVersionFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value
 		return f(ctx, mv)
 	}
 	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.MavenVersionMutation", m)
+}
+
+// The NPMDistTagFunc type is an adapter to allow the use of ordinary
+// function as NPMDistTag mutator.
+type NPMDistTagFunc func(context.Context, *ent.NPMDistTagMutation) (ent.Value, error)
+
+// Mutate calls f(ctx, m).
+func (f NPMDistTagFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+	if mv, ok := m.(*ent.NPMDistTagMutation); ok {
+		return f(ctx, mv)
+	}
+	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.NPMDistTagMutation", m)
 }
 
 // The NPMVersionFunc type is an adapter to allow the use of ordinary

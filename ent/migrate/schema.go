@@ -51,6 +51,105 @@ var (
 			},
 		},
 	}
+	// ContainerManifestReferencesColumns holds the columns for the "container_manifest_references" table.
+	ContainerManifestReferencesColumns = []*schema.Column{
+		{Name: "index_id", Type: field.TypeUUID},
+		{Name: "child_id", Type: field.TypeUUID},
+	}
+	// ContainerManifestReferencesTable holds the schema information for the "container_manifest_references" table.
+	ContainerManifestReferencesTable = &schema.Table{
+		Name:       "container_manifest_references",
+		Columns:    ContainerManifestReferencesColumns,
+		PrimaryKey: []*schema.Column{ContainerManifestReferencesColumns[0], ContainerManifestReferencesColumns[1]},
+		ForeignKeys: []*schema.ForeignKey{
+			{
+				Symbol:     "fk_container_manifest_references_index",
+				Columns:    []*schema.Column{ContainerManifestReferencesColumns[0]},
+				RefColumns: []*schema.Column{ContainerManifestsColumns[0]},
+				OnDelete:   schema.NoAction,
+			},
+			{
+				Symbol:     "fk_container_manifest_references_child",
+				Columns:    []*schema.Column{ContainerManifestReferencesColumns[1]},
+				RefColumns: []*schema.Column{ContainerManifestsColumns[0]},
+				OnDelete:   schema.NoAction,
+			},
+		},
+		Indexes: []*schema.Index{
+			{
+				Name:    "index_container_manifest_references_on_child_id",
+				Unique:  false,
+				Columns: []*schema.Column{ContainerManifestReferencesColumns[1]},
+			},
+		},
+	}
+	// ContainerTagsColumns holds the columns for the "container_tags" table.
+	ContainerTagsColumns = []*schema.Column{
+		{Name: "id", Type: field.TypeUUID},
+		{Name: "repository_id", Type: field.TypeUUID},
+		{Name: "name", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "tag", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "created_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
+		{Name: "updated_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
+		{Name: "manifest_id", Type: field.TypeUUID},
+	}
+	// ContainerTagsTable holds the schema information for the "container_tags" table.
+	ContainerTagsTable = &schema.Table{
+		Name:       "container_tags",
+		Columns:    ContainerTagsColumns,
+		PrimaryKey: []*schema.Column{ContainerTagsColumns[0]},
+		ForeignKeys: []*schema.ForeignKey{
+			{
+				Symbol:     "fk_container_tags_manifest",
+				Columns:    []*schema.Column{ContainerTagsColumns[6]},
+				RefColumns: []*schema.Column{ContainerManifestsColumns[0]},
+				OnDelete:   schema.NoAction,
+			},
+		},
+		Indexes: []*schema.Index{
+			{
+				Name:    "uq_container_tags_repository_id_name_tag",
+				Unique:  true,
+				Columns: []*schema.Column{ContainerTagsColumns[1], ContainerTagsColumns[2], ContainerTagsColumns[3]},
+			},
+			{
+				Name:    "index_container_tags_on_manifest_id",
+				Unique:  false,
+				Columns: []*schema.Column{ContainerTagsColumns[6]},
+			},
+		},
+	}
+	// MavenFilesColumns holds the columns for the "maven_files" table.
+	MavenFilesColumns = []*schema.Column{
+		{Name: "id", Type: field.TypeUUID},
+		{Name: "path", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "sha256", Type: field.TypeOther, SchemaType: map[string]string{"postgres": "bytea"}},
+		{Name: "size_bytes", Type: field.TypeInt64},
+		{Name: "created_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
+		{Name: "updated_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
+		{Name: "version_id", Type: field.TypeUUID},
+	}
+	// MavenFilesTable holds the schema information for the "maven_files" table.
+	MavenFilesTable = &schema.Table{
+		Name:       "maven_files",
+		Columns:    MavenFilesColumns,
+		PrimaryKey: []*schema.Column{MavenFilesColumns[0]},
+		ForeignKeys: []*schema.ForeignKey{
+			{
+				Symbol:     "fk_maven_files_version",
+				Columns:    []*schema.Column{MavenFilesColumns[6]},
+				RefColumns: []*schema.Column{MavenVersionsColumns[0]},
+				OnDelete:   schema.NoAction,
+			},
+		},
+		Indexes: []*schema.Index{
+			{
+				Name:    "uq_maven_files_version_id_path",
+				Unique:  true,
+				Columns: []*schema.Column{MavenFilesColumns[6], MavenFilesColumns[1]},
+			},
+		},
+	}
 	// MavenVersionsColumns holds the columns for the "maven_versions" table.
 	MavenVersionsColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeUUID},
@@ -93,12 +192,49 @@ var (
 			},
 		},
 	}
+	// NpmDistTagsColumns holds the columns for the "npm_dist_tags" table.
+	NpmDistTagsColumns = []*schema.Column{
+		{Name: "id", Type: field.TypeUUID},
+		{Name: "repository_id", Type: field.TypeUUID},
+		{Name: "name", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "tag", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "created_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
+		{Name: "updated_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
+		{Name: "version_id", Type: field.TypeUUID},
+	}
+	// NpmDistTagsTable holds the schema information for the "npm_dist_tags" table.
+	NpmDistTagsTable = &schema.Table{
+		Name:       "npm_dist_tags",
+		Columns:    NpmDistTagsColumns,
+		PrimaryKey: []*schema.Column{NpmDistTagsColumns[0]},
+		ForeignKeys: []*schema.ForeignKey{
+			{
+				Symbol:     "fk_npm_dist_tags_version",
+				Columns:    []*schema.Column{NpmDistTagsColumns[6]},
+				RefColumns: []*schema.Column{NpmVersionsColumns[0]},
+				OnDelete:   schema.NoAction,
+			},
+		},
+		Indexes: []*schema.Index{
+			{
+				Name:    "uq_npm_dist_tags_repository_id_name_tag",
+				Unique:  true,
+				Columns: []*schema.Column{NpmDistTagsColumns[1], NpmDistTagsColumns[2], NpmDistTagsColumns[3]},
+			},
+			{
+				Name:    "index_npm_dist_tags_on_version_id",
+				Unique:  false,
+				Columns: []*schema.Column{NpmDistTagsColumns[6]},
+			},
+		},
+	}
 	// NpmVersionsColumns holds the columns for the "npm_versions" table.
 	NpmVersionsColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeUUID},
 		{Name: "namespace_id", Type: field.TypeUUID},
 		{Name: "name", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
 		{Name: "version", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "deprecation", Type: field.TypeString, Nullable: true, SchemaType: map[string]string{"postgres": "text"}},
 		{Name: "size_bytes", Type: field.TypeInt64},
 		{Name: "soft_deleted_at", Type: field.TypeTime, Nullable: true, SchemaType: map[string]string{"postgres": "timestamptz"}},
 		{Name: "created_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
@@ -112,7 +248,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "fk_npm_versions_repository",
-				Columns:    []*schema.Column{NpmVersionsColumns[7]},
+				Columns:    []*schema.Column{NpmVersionsColumns[8]},
 				RefColumns: []*schema.Column{RepositoriesColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -121,15 +257,15 @@ var (
 			{
 				Name:    "uq_npm_versions_repository_id_name_version",
 				Unique:  true,
-				Columns: []*schema.Column{NpmVersionsColumns[7], NpmVersionsColumns[2], NpmVersionsColumns[3]},
+				Columns: []*schema.Column{NpmVersionsColumns[8], NpmVersionsColumns[2], NpmVersionsColumns[3]},
 			},
 			{
 				Name:    "index_npm_versions_on_repository_id",
 				Unique:  false,
-				Columns: []*schema.Column{NpmVersionsColumns[7]},
+				Columns: []*schema.Column{NpmVersionsColumns[8]},
 				Annotation: &entsql.IndexAnnotation{
 					IncludeColumns: []string{
-						NpmVersionsColumns[4].Name,
+						NpmVersionsColumns[5].Name,
 					},
 				},
 			},
@@ -139,6 +275,7 @@ var (
 	NamespacesColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeUUID},
 		{Name: "slug", Type: field.TypeString, SchemaType: map[string]string{"postgres": "text"}},
+		{Name: "soft_deleted_at", Type: field.TypeTime, Nullable: true, SchemaType: map[string]string{"postgres": "timestamptz"}},
 		{Name: "created_at", Type: field.TypeTime, Default: schema.Expr("now()"), SchemaType: map[string]string{"postgres": "timestamptz"}},
 	}
 	// NamespacesTable holds the schema information for the "namespaces" table.
@@ -220,7 +357,11 @@ var (
 	// Tables holds all the tables in the schema.
 	Tables = []*schema.Table{
 		ContainerManifestsTable,
+		ContainerManifestReferencesTable,
+		ContainerTagsTable,
+		MavenFilesTable,
 		MavenVersionsTable,
+		NpmDistTagsTable,
 		NpmVersionsTable,
 		NamespacesTable,
 		NamespaceStatisticsTable,
@@ -236,12 +377,32 @@ func init() {
 	ContainerManifestsTable.Annotation.Checks = map[string]string{
 		"ck_container_manifests_size_bytes": "size_bytes >= 0 AND size_bytes <= 1125899906842624",
 	}
+	ContainerManifestReferencesTable.ForeignKeys[0].RefTable = ContainerManifestsTable
+	ContainerManifestReferencesTable.ForeignKeys[1].RefTable = ContainerManifestsTable
+	ContainerManifestReferencesTable.Annotation = &entsql.Annotation{
+		Table: "container_manifest_references",
+	}
+	ContainerTagsTable.ForeignKeys[0].RefTable = ContainerManifestsTable
+	ContainerTagsTable.Annotation = &entsql.Annotation{
+		Table: "container_tags",
+	}
+	MavenFilesTable.ForeignKeys[0].RefTable = MavenVersionsTable
+	MavenFilesTable.Annotation = &entsql.Annotation{
+		Table: "maven_files",
+	}
+	MavenFilesTable.Annotation.Checks = map[string]string{
+		"ck_maven_files_size_bytes": "size_bytes >= 0 AND size_bytes <= 1125899906842624",
+	}
 	MavenVersionsTable.ForeignKeys[0].RefTable = RepositoriesTable
 	MavenVersionsTable.Annotation = &entsql.Annotation{
 		Table: "maven_versions",
 	}
 	MavenVersionsTable.Annotation.Checks = map[string]string{
 		"ck_maven_versions_size_bytes": "size_bytes >= 0 AND size_bytes <= 1125899906842624",
+	}
+	NpmDistTagsTable.ForeignKeys[0].RefTable = NpmVersionsTable
+	NpmDistTagsTable.Annotation = &entsql.Annotation{
+		Table: "npm_dist_tags",
 	}
 	NpmVersionsTable.ForeignKeys[0].RefTable = RepositoriesTable
 	NpmVersionsTable.Annotation = &entsql.Annotation{

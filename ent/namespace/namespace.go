@@ -17,6 +17,8 @@ const (
 	FieldID = "id"
 	// FieldSlug holds the string denoting the slug field in the database.
 	FieldSlug = "slug"
+	// FieldSoftDeletedAt holds the string denoting the soft_deleted_at field in the database.
+	FieldSoftDeletedAt = "soft_deleted_at"
 	// FieldCreatedAt holds the string denoting the created_at field in the database.
 	FieldCreatedAt = "created_at"
 	// EdgeRepositories holds the string denoting the repositories edge name in mutations.
@@ -36,6 +38,7 @@ const (
 var Columns = []string{
 	FieldID,
 	FieldSlug,
+	FieldSoftDeletedAt,
 	FieldCreatedAt,
 }
 
@@ -69,6 +72,11 @@ func ByID(opts ...sql.OrderTermOption) OrderOption {
 // BySlug orders the results by the slug field.
 func BySlug(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldSlug, opts...).ToFunc()
+}
+
+// BySoftDeletedAt orders the results by the soft_deleted_at field.
+func BySoftDeletedAt(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSoftDeletedAt, opts...).ToFunc()
 }
 
 // ByCreatedAt orders the results by the created_at field.

@@ -61,6 +61,11 @@ func Slug(v string) predicate.Namespace {
 	return predicate.Namespace(sql.FieldEQ(FieldSlug, v))
 }
 
+// SoftDeletedAt applies equality check predicate on the "soft_deleted_at" field. It's identical to SoftDeletedAtEQ.
+func SoftDeletedAt(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldEQ(FieldSoftDeletedAt, v))
+}
+
 // CreatedAt applies equality check predicate on the "created_at" field. It's identical to CreatedAtEQ.
 func CreatedAt(v time.Time) predicate.Namespace {
 	return predicate.Namespace(sql.FieldEQ(FieldCreatedAt, v))
@@ -129,6 +134,56 @@ func SlugEqualFold(v string) predicate.Namespace {
 // SlugContainsFold applies the ContainsFold predicate on the "slug" field.
 func SlugContainsFold(v string) predicate.Namespace {
 	return predicate.Namespace(sql.FieldContainsFold(FieldSlug, v))
+}
+
+// SoftDeletedAtEQ applies the EQ predicate on the "soft_deleted_at" field.
+func SoftDeletedAtEQ(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldEQ(FieldSoftDeletedAt, v))
+}
+
+// SoftDeletedAtNEQ applies the NEQ predicate on the "soft_deleted_at" field.
+func SoftDeletedAtNEQ(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldNEQ(FieldSoftDeletedAt, v))
+}
+
+// SoftDeletedAtIn applies the In predicate on the "soft_deleted_at" field.
+func SoftDeletedAtIn(vs ...time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldIn(FieldSoftDeletedAt, vs...))
+}
+
+// SoftDeletedAtNotIn applies the NotIn predicate on the "soft_deleted_at" field.
+func SoftDeletedAtNotIn(vs ...time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldNotIn(FieldSoftDeletedAt, vs...))
+}
+
+// SoftDeletedAtGT applies the GT predicate on the "soft_deleted_at" field.
+func SoftDeletedAtGT(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldGT(FieldSoftDeletedAt, v))
+}
+
+// SoftDeletedAtGTE applies the GTE predicate on the "soft_deleted_at" field.
+func SoftDeletedAtGTE(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldGTE(FieldSoftDeletedAt, v))
+}
+
+// SoftDeletedAtLT applies the LT predicate on the "soft_deleted_at" field.
+func SoftDeletedAtLT(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldLT(FieldSoftDeletedAt, v))
+}
+
+// SoftDeletedAtLTE applies the LTE predicate on the "soft_deleted_at" field.
+func SoftDeletedAtLTE(v time.Time) predicate.Namespace {
+	return predicate.Namespace(sql.FieldLTE(FieldSoftDeletedAt, v))
+}
+
+// SoftDeletedAtIsNil applies the IsNil predicate on the "soft_deleted_at" field.
+func SoftDeletedAtIsNil() predicate.Namespace {
+	return predicate.Namespace(sql.FieldIsNull(FieldSoftDeletedAt))
+}
+
+// SoftDeletedAtNotNil applies the NotNil predicate on the "soft_deleted_at" field.
+func SoftDeletedAtNotNil() predicate.Namespace {
+	return predicate.Namespace(sql.FieldNotNull(FieldSoftDeletedAt))
 }
 
 // CreatedAtEQ applies the EQ predicate on the "created_at" field.

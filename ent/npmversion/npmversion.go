@@ -23,6 +23,8 @@ const (
 	FieldName = "name"
 	// FieldVersion holds the string denoting the version field in the database.
 	FieldVersion = "version"
+	// FieldDeprecation holds the string denoting the deprecation field in the database.
+	FieldDeprecation = "deprecation"
 	// FieldSizeBytes holds the string denoting the size_bytes field in the database.
 	FieldSizeBytes = "size_bytes"
 	// FieldSoftDeletedAt holds the string denoting the soft_deleted_at field in the database.
@@ -31,6 +33,8 @@ const (
 	FieldCreatedAt = "created_at"
 	// EdgeRepository holds the string denoting the repository edge name in mutations.
 	EdgeRepository = "repository"
+	// EdgeDistTags holds the string denoting the dist_tags edge name in mutations.
+	EdgeDistTags = "dist_tags"
 	// Table holds the table name of the npmversion in the database.
 	Table = "npm_versions"
 	// RepositoryTable is the table that holds the repository relation/edge.
@@ -40,6 +44,13 @@ const (
 	RepositoryInverseTable = "repositories"
 	// RepositoryColumn is the table column denoting the repository relation/edge.
 	RepositoryColumn = "repository_id"
+	// DistTagsTable is the table that holds the dist_tags relation/edge.
+	DistTagsTable = "npm_dist_tags"
+	// DistTagsInverseTable is the table name for the NPMDistTag entity.
+	// It exists in this package in order to avoid circular dependency with the "npmdisttag" package.
+	DistTagsInverseTable = "npm_dist_tags"
+	// DistTagsColumn is the table column denoting the dist_tags relation/edge.
+	DistTagsColumn = "version_id"
 )
 
 // Columns holds all SQL columns for npmversion fields.
@@ -49,6 +60,7 @@ var Columns = []string{
 	FieldRepositoryID,
 	FieldName,
 	FieldVersion,
+	FieldDeprecation,
 	FieldSizeBytes,
 	FieldSoftDeletedAt,
 	FieldCreatedAt,
@@ -69,6 +81,8 @@ var (
 	NameValidator func(string) error
 	// VersionValidator is a validator for the "version" field. It is called by the builders before save.
 	VersionValidator func(string) error
+	// DeprecationValidator is a validator for the "deprecation" field. It is called by the builders before save.
+	DeprecationValidator func(string) error
 	// SizeBytesValidator is a validator for the "size_bytes" field. It is called by the builders before save.
 	SizeBytesValidator func(int64) error
 	// DefaultCreatedAt holds the default value on creation for the "created_at" field.
@@ -105,6 +119,11 @@ func ByVersion(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldVersion, opts...).ToFunc()
 }
 
+// ByDeprecation orders the results by the deprecation field.
+func ByDeprecation(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldDeprecation, opts...).ToFunc()
+}
+
 // BySizeBytes orders the results by the size_bytes field.
 func BySizeBytes(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldSizeBytes, opts...).ToFunc()
@@ -126,10 +145,31 @@ func ByRepositoryField(field string, opts ...sql.OrderTermOption) OrderOption {
 		sqlgraph.OrderByNeighborTerms(s, newRepositoryStep(), sql.OrderByField(field, opts...))
 	}
 }
+
+// ByDistTagsCount orders the results by dist_tags count.
+func ByDistTagsCount(opts ...sql.OrderTermOption) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborsCount(s, newDistTagsStep(), opts...)
+	}
+}
+
+// ByDistTags orders the results by dist_tags terms.
+func ByDistTags(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborTerms(s, newDistTagsStep(), append([]sql.OrderTerm{term}, terms...)...)
+	}
+}
 func newRepositoryStep() *sqlgraph.Step {
 	return sqlgraph.NewStep(
 		sqlgraph.From(Table, FieldID),
 		sqlgraph.To(RepositoryInverseTable, FieldID),
 		sqlgraph.Edge(sqlgraph.M2O, true, RepositoryTable, RepositoryColumn),
+	)
+}
+func newDistTagsStep() *sqlgraph.Step {
+	return sqlgraph.NewStep(
+		sqlgraph.From(Table, FieldID),
+		sqlgraph.To(DistTagsInverseTable, FieldID),
+		sqlgraph.Edge(sqlgraph.O2M, false, DistTagsTable, DistTagsColumn),
 	)
 }

@@ -76,6 +76,11 @@ func Version(v string) predicate.NPMVersion {
 	return predicate.NPMVersion(sql.FieldEQ(FieldVersion, v))
 }
 
+// Deprecation applies equality check predicate on the "deprecation" field. It's identical to DeprecationEQ.
+func Deprecation(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldEQ(FieldDeprecation, v))
+}
+
 // SizeBytes applies equality check predicate on the "size_bytes" field. It's identical to SizeBytesEQ.
 func SizeBytes(v int64) predicate.NPMVersion {
 	return predicate.NPMVersion(sql.FieldEQ(FieldSizeBytes, v))
@@ -281,6 +286,81 @@ func VersionContainsFold(v string) predicate.NPMVersion {
 	return predicate.NPMVersion(sql.FieldContainsFold(FieldVersion, v))
 }
 
+// DeprecationEQ applies the EQ predicate on the "deprecation" field.
+func DeprecationEQ(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldEQ(FieldDeprecation, v))
+}
+
+// DeprecationNEQ applies the NEQ predicate on the "deprecation" field.
+func DeprecationNEQ(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldNEQ(FieldDeprecation, v))
+}
+
+// DeprecationIn applies the In predicate on the "deprecation" field.
+func DeprecationIn(vs ...string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldIn(FieldDeprecation, vs...))
+}
+
+// DeprecationNotIn applies the NotIn predicate on the "deprecation" field.
+func DeprecationNotIn(vs ...string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldNotIn(FieldDeprecation, vs...))
+}
+
+// DeprecationGT applies the GT predicate on the "deprecation" field.
+func DeprecationGT(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldGT(FieldDeprecation, v))
+}
+
+// DeprecationGTE applies the GTE predicate on the "deprecation" field.
+func DeprecationGTE(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldGTE(FieldDeprecation, v))
+}
+
+// DeprecationLT applies the LT predicate on the "deprecation" field.
+func DeprecationLT(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldLT(FieldDeprecation, v))
+}
+
+// DeprecationLTE applies the LTE predicate on the "deprecation" field.
+func DeprecationLTE(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldLTE(FieldDeprecation, v))
+}
+
+// DeprecationContains applies the Contains predicate on the "deprecation" field.
+func DeprecationContains(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldContains(FieldDeprecation, v))
+}
+
+// DeprecationHasPrefix applies the HasPrefix predicate on the "deprecation" field.
+func DeprecationHasPrefix(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldHasPrefix(FieldDeprecation, v))
+}
+
+// DeprecationHasSuffix applies the HasSuffix predicate on the "deprecation" field.
+func DeprecationHasSuffix(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldHasSuffix(FieldDeprecation, v))
+}
+
+// DeprecationIsNil applies the IsNil predicate on the "deprecation" field.
+func DeprecationIsNil() predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldIsNull(FieldDeprecation))
+}
+
+// DeprecationNotNil applies the NotNil predicate on the "deprecation" field.
+func DeprecationNotNil() predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldNotNull(FieldDeprecation))
+}
+
+// DeprecationEqualFold applies the EqualFold predicate on the "deprecation" field.
+func DeprecationEqualFold(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldEqualFold(FieldDeprecation, v))
+}
+
+// DeprecationContainsFold applies the ContainsFold predicate on the "deprecation" field.
+func DeprecationContainsFold(v string) predicate.NPMVersion {
+	return predicate.NPMVersion(sql.FieldContainsFold(FieldDeprecation, v))
+}
+
 // SizeBytesEQ applies the EQ predicate on the "size_bytes" field.
 func SizeBytesEQ(v int64) predicate.NPMVersion {
 	return predicate.NPMVersion(sql.FieldEQ(FieldSizeBytes, v))
@@ -426,6 +506,29 @@ func HasRepository() predicate.NPMVersion {
 func HasRepositoryWith(preds ...predicate.Repository) predicate.NPMVersion {
 	return predicate.NPMVersion(func(s *sql.Selector) {
 		step := newRepositoryStep()
+		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
+			for _, p := range preds {
+				p(s)
+			}
+		})
+	})
+}
+
+// HasDistTags applies the HasEdge predicate on the "dist_tags" edge.
+func HasDistTags() predicate.NPMVersion {
+	return predicate.NPMVersion(func(s *sql.Selector) {
+		step := sqlgraph.NewStep(
+			sqlgraph.From(Table, FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, false, DistTagsTable, DistTagsColumn),
+		)
+		sqlgraph.HasNeighbors(s, step)
+	})
+}
+
+// HasDistTagsWith applies the HasEdge predicate on the "dist_tags" edge with a given conditions (other predicates).
+func HasDistTagsWith(preds ...predicate.NPMDistTag) predicate.NPMVersion {
+	return predicate.NPMVersion(func(s *sql.Selector) {
+		step := newDistTagsStep()
 		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
 			for _, p := range preds {
 				p(s)

@@ -9,8 +9,20 @@ import (
 // ContainerManifest is the predicate function for containermanifest builders.
 type ContainerManifest func(*sql.Selector)
 
+// ContainerManifestReference is the predicate function for containermanifestreference builders.
+type ContainerManifestReference func(*sql.Selector)
+
+// ContainerTag is the predicate function for containertag builders.
+type ContainerTag func(*sql.Selector)
+
+// MavenFile is the predicate function for mavenfile builders.
+type MavenFile func(*sql.Selector)
+
 // MavenVersion is the predicate function for mavenversion builders.
 type MavenVersion func(*sql.Selector)
+
+// NPMDistTag is the predicate function for npmdisttag builders.
+type NPMDistTag func(*sql.Selector)
 
 // NPMVersion is the predicate function for npmversion builders.
 type NPMVersion func(*sql.Selector)

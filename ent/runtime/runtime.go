@@ -7,9 +7,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stowage-dev/stowage/ent/containermanifest"
+	"github.com/stowage-dev/stowage/ent/containertag"
+	"github.com/stowage-dev/stowage/ent/mavenfile"
 	"github.com/stowage-dev/stowage/ent/mavenversion"
 	"github.com/stowage-dev/stowage/ent/namespace"
 	"github.com/stowage-dev/stowage/ent/namespacestatistics"
+	"github.com/stowage-dev/stowage/ent/npmdisttag"
 	"github.com/stowage-dev/stowage/ent/npmversion"
 	"github.com/stowage-dev/stowage/ent/repository"
 	"github.com/stowage-dev/stowage/ent/schema"
@@ -51,16 +54,74 @@ func init() {
 	containermanifestDescID := containermanifestFields[0].Descriptor()
 	// containermanifest.DefaultID holds the default value on creation for the id field.
 	containermanifest.DefaultID = containermanifestDescID.Default.(func() uuid.UUID)
+	containertagFields := schema.ContainerTag{}.Fields()
+	_ = containertagFields
+	// containertagDescName is the schema descriptor for name field.
+	containertagDescName := containertagFields[2].Descriptor()
+	// containertag.NameValidator is a validator for the "name" field. It is called by the builders before save.
+	containertag.NameValidator = containertagDescName.Validators[0].(func(string) error)
+	// containertagDescTag is the schema descriptor for tag field.
+	containertagDescTag := containertagFields[3].Descriptor()
+	// containertag.TagValidator is a validator for the "tag" field. It is called by the builders before save.
+	containertag.TagValidator = containertagDescTag.Validators[0].(func(string) error)
+	// containertagDescCreatedAt is the schema descriptor for created_at field.
+	containertagDescCreatedAt := containertagFields[5].Descriptor()
+	// containertag.DefaultCreatedAt holds the default value on creation for the created_at field.
+	containertag.DefaultCreatedAt = containertagDescCreatedAt.Default.(func() time.Time)
+	// containertagDescUpdatedAt is the schema descriptor for updated_at field.
+	containertagDescUpdatedAt := containertagFields[6].Descriptor()
+	// containertag.DefaultUpdatedAt holds the default value on creation for the updated_at field.
+	containertag.DefaultUpdatedAt = containertagDescUpdatedAt.Default.(func() time.Time)
+	// containertag.UpdateDefaultUpdatedAt holds the default value on update for the updated_at field.
+	containertag.UpdateDefaultUpdatedAt = containertagDescUpdatedAt.UpdateDefault.(func() time.Time)
+	// containertagDescID is the schema descriptor for id field.
+	containertagDescID := containertagFields[0].Descriptor()
+	// containertag.DefaultID holds the default value on creation for the id field.
+	containertag.DefaultID = containertagDescID.Default.(func() uuid.UUID)
+	mavenfileFields := schema.MavenFile{}.Fields()
+	_ = mavenfileFields
+	// mavenfileDescPath is the schema descriptor for path field.
+	mavenfileDescPath := mavenfileFields[2].Descriptor()
+	// mavenfile.PathValidator is a validator for the "path" field. It is called by the builders before save.
+	mavenfile.PathValidator = mavenfileDescPath.Validators[0].(func(string) error)
+	// mavenfileDescSizeBytes is the schema descriptor for size_bytes field.
+	mavenfileDescSizeBytes := mavenfileFields[4].Descriptor()
+	// mavenfile.SizeBytesValidator is a validator for the "size_bytes" field. It is called by the builders before save.
+	mavenfile.SizeBytesValidator = func() func(int64) error {
+		validators := mavenfileDescSizeBytes.Validators
+		fns := [...]func(int64) error{
+			validators[0].(func(int64) error),
+			validators[1].(func(int64) error),
+		}
+		return func(size_bytes int64) error {
+			for _, fn := range fns {
+				if err := fn(size_bytes); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}()
+	// mavenfileDescCreatedAt is the schema descriptor for created_at field.
+	mavenfileDescCreatedAt := mavenfileFields[5].Descriptor()
+	// mavenfile.DefaultCreatedAt holds the default value on creation for the created_at field.
+	mavenfile.DefaultCreatedAt = mavenfileDescCreatedAt.Default.(func() time.Time)
+	// mavenfileDescUpdatedAt is the schema descriptor for updated_at field.
+	mavenfileDescUpdatedAt := mavenfileFields[6].Descriptor()
+	// mavenfile.DefaultUpdatedAt holds the default value on creation for the updated_at field.
+	mavenfile.DefaultUpdatedAt = mavenfileDescUpdatedAt.Default.(func() time.Time)
+	// mavenfile.UpdateDefaultUpdatedAt holds the default value on update for the updated_at field.
+	mavenfile.UpdateDefaultUpdatedAt = mavenfileDescUpdatedAt.UpdateDefault.(func() time.Time)
+	// mavenfileDescID is the schema descriptor for id field.
+	mavenfileDescID := mavenfileFields[0].Descriptor()
+	// mavenfile.DefaultID holds the default value on creation for the id field.
+	mavenfile.DefaultID = mavenfileDescID.Default.(func() uuid.UUID)
 	mavenversionFields := schema.MavenVersion{}.Fields()
 	_ = mavenversionFields
 	// mavenversionDescName is the schema descriptor for name field.
 	mavenversionDescName := mavenversionFields[3].Descriptor()
 	// mavenversion.NameValidator is a validator for the "name" field. It is called by the builders before save.
 	mavenversion.NameValidator = mavenversionDescName.Validators[0].(func(string) error)
-	// mavenversionDescVersion is the schema descriptor for version field.
-	mavenversionDescVersion := mavenversionFields[4].Descriptor()
-	// mavenversion.VersionValidator is a validator for the "version" field. It is called by the builders before save.
-	mavenversion.VersionValidator = mavenversionDescVersion.Validators[0].(func(string) error)
 	// mavenversionDescSizeBytes is the schema descriptor for size_bytes field.
 	mavenversionDescSizeBytes := mavenversionFields[5].Descriptor()
 	// mavenversion.SizeBytesValidator is a validator for the "size_bytes" field. It is called by the builders before save.
@@ -87,6 +148,30 @@ func init() {
 	mavenversionDescID := mavenversionFields[0].Descriptor()
 	// mavenversion.DefaultID holds the default value on creation for the id field.
 	mavenversion.DefaultID = mavenversionDescID.Default.(func() uuid.UUID)
+	npmdisttagFields := schema.NPMDistTag{}.Fields()
+	_ = npmdisttagFields
+	// npmdisttagDescName is the schema descriptor for name field.
+	npmdisttagDescName := npmdisttagFields[2].Descriptor()
+	// npmdisttag.NameValidator is a validator for the "name" field. It is called by the builders before save.
+	npmdisttag.NameValidator = npmdisttagDescName.Validators[0].(func(string) error)
+	// npmdisttagDescTag is the schema descriptor for tag field.
+	npmdisttagDescTag := npmdisttagFields[3].Descriptor()
+	// npmdisttag.TagValidator is a validator for the "tag" field. It is called by the builders before save.
+	npmdisttag.TagValidator = npmdisttagDescTag.Validators[0].(func(string) error)
+	// npmdisttagDescCreatedAt is the schema descriptor for created_at field.
+	npmdisttagDescCreatedAt := npmdisttagFields[5].Descriptor()
+	// npmdisttag.DefaultCreatedAt holds the default value on creation for the created_at field.
+	npmdisttag.DefaultCreatedAt = npmdisttagDescCreatedAt.Default.(func() time.Time)
+	// npmdisttagDescUpdatedAt is the schema descriptor for updated_at field.
+	npmdisttagDescUpdatedAt := npmdisttagFields[6].Descriptor()
+	// npmdisttag.DefaultUpdatedAt holds the default value on creation for the updated_at field.
+	npmdisttag.DefaultUpdatedAt = npmdisttagDescUpdatedAt.Default.(func() time.Time)
+	// npmdisttag.UpdateDefaultUpdatedAt holds the default value on update for the updated_at field.
+	npmdisttag.UpdateDefaultUpdatedAt = npmdisttagDescUpdatedAt.UpdateDefault.(func() time.Time)
+	// npmdisttagDescID is the schema descriptor for id field.
+	npmdisttagDescID := npmdisttagFields[0].Descriptor()
+	// npmdisttag.DefaultID holds the default value on creation for the id field.
+	npmdisttag.DefaultID = npmdisttagDescID.Default.(func() uuid.UUID)
 	npmversionFields := schema.NPMVersion{}.Fields()
 	_ = npmversionFields
 	// npmversionDescName is the schema descriptor for name field.
@@ -97,8 +182,12 @@ func init() {
 	npmversionDescVersion := npmversionFields[4].Descriptor()
 	// npmversion.VersionValidator is a validator for the "version" field. It is called by the builders before save.
 	npmversion.VersionValidator = npmversionDescVersion.Validators[0].(func(string) error)
+	// npmversionDescDeprecation is the schema descriptor for deprecation field.
+	npmversionDescDeprecation := npmversionFields[5].Descriptor()
+	// npmversion.DeprecationValidator is a validator for the "deprecation" field. It is called by the builders before save.
+	npmversion.DeprecationValidator = npmversionDescDeprecation.Validators[0].(func(string) error)
 	// npmversionDescSizeBytes is the schema descriptor for size_bytes field.
-	npmversionDescSizeBytes := npmversionFields[5].Descriptor()
+	npmversionDescSizeBytes := npmversionFields[6].Descriptor()
 	// npmversion.SizeBytesValidator is a validator for the "size_bytes" field. It is called by the builders before save.
 	npmversion.SizeBytesValidator = func() func(int64) error {
 		validators := npmversionDescSizeBytes.Validators
@@ -116,7 +205,7 @@ func init() {
 		}
 	}()
 	// npmversionDescCreatedAt is the schema descriptor for created_at field.
-	npmversionDescCreatedAt := npmversionFields[7].Descriptor()
+	npmversionDescCreatedAt := npmversionFields[8].Descriptor()
 	// npmversion.DefaultCreatedAt holds the default value on creation for the created_at field.
 	npmversion.DefaultCreatedAt = npmversionDescCreatedAt.Default.(func() time.Time)
 	// npmversionDescID is the schema descriptor for id field.
@@ -130,7 +219,7 @@ func init() {
 	// namespace.SlugValidator is a validator for the "slug" field. It is called by the builders before save.
 	namespace.SlugValidator = namespaceDescSlug.Validators[0].(func(string) error)
 	// namespaceDescCreatedAt is the schema descriptor for created_at field.
-	namespaceDescCreatedAt := namespaceFields[2].Descriptor()
+	namespaceDescCreatedAt := namespaceFields[3].Descriptor()
 	// namespace.DefaultCreatedAt holds the default value on creation for the created_at field.
 	namespace.DefaultCreatedAt = namespaceDescCreatedAt.Default.(func() time.Time)
 	// namespaceDescID is the schema descriptor for id field.

@@ -45,6 +45,14 @@ func createdAtField() ent.Field {
 		Immutable()
 }
 
+func updatedAtField() ent.Field {
+	return field.Time("updated_at").
+		SchemaType(timestamptz).
+		Default(time.Now).
+		UpdateDefault(time.Now).
+		Annotations(entsql.DefaultExpr("now()"))
+}
+
 func softDeletedAtField() ent.Field {
 	return field.Time("soft_deleted_at").SchemaType(timestamptz).Optional().Nillable().
 		Comment("When the row was soft-deleted. It counts until it is purged.")

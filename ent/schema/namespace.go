@@ -26,6 +26,7 @@ func (Namespace) Fields() []ent.Field {
 		idField(),
 		field.String("slug").SchemaType(text).NotEmpty().Immutable().
 			Comment("The name in URLs: unique, and never changed (a trigger refuses it in raw SQL too)."),
+		softDeletedAtField(),
 		createdAtField(),
 	}
 }

@@ -34,7 +34,17 @@ func (ContainerManifest) Fields() []ent.Field {
 }
 
 // Edges of the ContainerManifest.
-func (ContainerManifest) Edges() []ent.Edge { return versionEdges("container_manifests") }
+func (ContainerManifest) Edges() []ent.Edge {
+	return append(versionEdges("container_manifests"),
+		edge.To("tags", ContainerTag.Type).
+			StorageKey(edge.Symbol("fk_container_tags_manifest")).
+			Annotations(entsql.OnDelete(entsql.NoAction)),
+		edge.To("children", ContainerManifest.Type).
+			Through("references", ContainerManifestReference.Type).
+			StorageKey(edge.Columns("index_id", "child_id")).
+			Comment("The manifests that an image index refers to."),
+	)
+}
 
 // Indexes of the ContainerManifest.
 func (ContainerManifest) Indexes() []ent.Index {
@@ -52,12 +62,19 @@ func (MavenVersion) Fields() []ent.Field {
 	return versionFields(
 		field.String("name").SchemaType(text).NotEmpty().Immutable().
 			Comment("The coordinates: group id, a colon, artifact id."),
-		field.String("version").SchemaType(text).NotEmpty().Immutable(),
+		field.String("version").SchemaType(text).Immutable().
+			Comment("Empty for the row that holds the artifact's own metadata files."),
 	)
 }
 
 // Edges of the MavenVersion.
-func (MavenVersion) Edges() []ent.Edge { return versionEdges("maven_versions") }
+func (MavenVersion) Edges() []ent.Edge {
+	return append(versionEdges("maven_versions"),
+		edge.To("files", MavenFile.Type).
+			StorageKey(edge.Symbol("fk_maven_files_version")).
+			Annotations(entsql.OnDelete(entsql.NoAction)),
+	)
+}
 
 // Indexes of the MavenVersion.
 func (MavenVersion) Indexes() []ent.Index { return versionIndexes("maven_versions", "version") }
@@ -74,11 +91,19 @@ func (NPMVersion) Fields() []ent.Field {
 		field.String("name").SchemaType(text).NotEmpty().Immutable().
 			Comment("The package's name, with its scope if it has one."),
 		field.String("version").SchemaType(text).NotEmpty().Immutable(),
+		field.String("deprecation").SchemaType(text).NotEmpty().Optional().Nillable().
+			Comment("Why the version should not be used; null when it is not deprecated."),
 	)
 }
 
 // Edges of the NPMVersion.
-func (NPMVersion) Edges() []ent.Edge { return versionEdges("npm_versions") }
+func (NPMVersion) Edges() []ent.Edge {
+	return append(versionEdges("npm_versions"),
+		edge.To("dist_tags", NPMDistTag.Type).
+			StorageKey(edge.Symbol("fk_npm_dist_tags_version")).
+			Annotations(entsql.OnDelete(entsql.NoAction)),
+	)
+}
 
 // Indexes of the NPMVersion.
 func (NPMVersion) Indexes() []ent.Index { return versionIndexes("npm_versions", "version") }
