@@ -71,6 +71,8 @@ BEGIN
     GRANT SELECT, INSERT (namespace_id), UPDATE (deduplicated_size_bytes, components_count, last_reconciled_at, reconciliation_marker) ON namespace_statistics TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON reconciliation_requests TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE ON counter_buckets, backfills TO stowage_worker;
+    GRANT SELECT, DELETE ON container_manifest_references, maven_files TO stowage_worker;
+    GRANT SELECT, DELETE, UPDATE (created_at) ON container_tags, npm_dist_tags TO stowage_worker;
     GRANT USAGE, CREATE ON SCHEMA partitions TO stowage_worker;
     ALTER TABLE storage_ledger OWNER TO stowage_worker;
     FOR partition IN
