@@ -143,6 +143,27 @@ func TestBlobsAreImmutable(t *testing.T) {
 	})
 }
 
+func TestContentOfABlobThatIsStoredAgainIsKept(t *testing.T) {
+	t.Parallel()
+	pool := dbtest.New(t)
+	namespace := newNamespace(t, pool)
+	const collected = "INSERT INTO blob_storage_deletions (namespace_id, sha256, size_bytes, due_at) VALUES ($1, $2, 7, now())"
+	exec(t, pool, collected, namespace, digest("content"))
+	exec(t, pool, collected, namespace, digest("another"))
+	exec(t, pool, collected, uuid.New(), digest("content"))
+	left := func() int { return value[int](t, pool, "SELECT count(*) FROM blob_storage_deletions") }
+
+	newBlob(t, pool, namespace, "content")
+	require.Equal(t, 2, left(), "only that blob, of that namespace")
+	exec(t, pool, "DELETE FROM blob_storage_blobs")
+	newBlob(t, pool, namespace, "content")
+	require.Equal(t, 2, left(), "again, with nothing to keep")
+
+	setTrigger(t, pool, "blob_storage_blobs", "trg_blob_storage_blobs_keep_content", "DISABLE")
+	newBlob(t, pool, namespace, "another")
+	require.Equal(t, 2, left(), "nothing is kept when the trigger is disabled")
+}
+
 func TestAttachedBlobCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)

@@ -62,15 +62,23 @@ BEGIN
     GRANT SELECT, INSERT, DELETE, UPDATE (created_at) ON blob_storage_blobs TO stowage_writer;
     GRANT SELECT, INSERT, DELETE ON blob_storage_attachments, blob_storage_blobs_by_namespace TO stowage_writer;
     GRANT SELECT, INSERT, UPDATE ON reconciliation_requests TO stowage_writer;
+    GRANT SELECT, INSERT ON deletion_requests TO stowage_writer;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON blob_storage_deletions TO stowage_writer;
     GRANT SELECT ON storage_ledger, atlas_schema_revisions TO stowage_writer;
 
-    -- The workers. They read what is counted, and write counters only. Only the
-    -- owner of the ledger can attach and drop its partitions.
+    -- The workers. They read what is counted, write counters, delete what was asked to
+    -- be deleted, and collect blobs; they publish nothing. UPDATE of created_at is what
+    -- locking a row takes. Only the owner of the ledger can attach and drop its
+    -- partitions.
     GRANT SELECT ON namespaces, repositories, container_manifests, maven_versions, npm_versions, blob_storage_blobs_by_namespace, atlas_schema_revisions TO stowage_worker;
     GRANT UPDATE (size_bytes, artifacts_count, last_reconciled_at) ON repositories TO stowage_worker;
     GRANT SELECT, INSERT (namespace_id), UPDATE (deduplicated_size_bytes, components_count, last_reconciled_at, reconciliation_marker) ON namespace_statistics TO stowage_worker;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON reconciliation_requests TO stowage_worker;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON reconciliation_requests, held_corrections TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE ON counter_buckets, backfills TO stowage_worker;
+    GRANT SELECT, DELETE ON namespaces, repositories, blob_storage_attachments, blob_storage_blobs_by_namespace TO stowage_worker;
+    GRANT SELECT, DELETE, UPDATE (created_at) ON container_manifests, maven_versions, npm_versions, blob_storage_blobs TO stowage_worker;
+    GRANT SELECT, UPDATE, DELETE ON deletion_requests TO stowage_worker;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON blob_storage_deletions TO stowage_worker;
     GRANT SELECT, DELETE ON container_manifest_references, maven_files TO stowage_worker;
     GRANT SELECT, DELETE, UPDATE (created_at) ON container_tags, npm_dist_tags TO stowage_worker;
     GRANT USAGE, CREATE ON SCHEMA partitions TO stowage_worker;
@@ -85,6 +93,6 @@ BEGIN
     GRANT USAGE ON ALL SEQUENCES IN SCHEMA river TO stowage_worker;
 
     -- Billing, dashboards, quotas.
-    GRANT SELECT ON namespaces, repositories, namespace_statistics, storage_ledger, reconciliation_requests, atlas_schema_revisions TO stowage_reader;
+    GRANT SELECT ON namespaces, repositories, namespace_statistics, storage_ledger, reconciliation_requests, held_corrections, deletion_requests, blob_storage_deletions, backfills, atlas_schema_revisions TO stowage_reader;
 END
 $$;

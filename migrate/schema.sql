@@ -25,6 +25,19 @@ BEGIN
 END;
 $function$;
 
+-- function public.stowage_keep_blob_content()
+CREATE OR REPLACE FUNCTION public.stowage_keep_blob_content()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    DELETE FROM public.blob_storage_deletions
+    WHERE namespace_id = NEW.namespace_id
+        AND sha256 = NEW.sha256;
+    RETURN NULL;
+END;
+$function$;
+
 -- function public.stowage_lock_markers(uuid[])
 CREATE OR REPLACE FUNCTION public.stowage_lock_markers(namespace_ids uuid[])
  RETURNS TABLE(namespace_id uuid, marker bigint)
@@ -251,6 +264,16 @@ CREATE TABLE blob_storage_blobs_by_namespace (
 PARTITION BY HASH (namespace_id);
 ALTER TABLE blob_storage_blobs_by_namespace ALTER COLUMN sha256 SET STORAGE PLAIN;
 
+-- table public.blob_storage_deletions
+CREATE TABLE blob_storage_deletions (
+    namespace_id uuid NOT NULL,
+    sha256 bytea NOT NULL,
+    size_bytes bigint NOT NULL,
+    failures integer NOT NULL DEFAULT 0,
+    due_at timestamp with time zone NOT NULL,
+    CONSTRAINT pk_blob_storage_deletions PRIMARY KEY (namespace_id, sha256)
+);
+
 -- table public.container_manifest_references
 CREATE TABLE container_manifest_references (
     index_id uuid NOT NULL,
@@ -291,6 +314,35 @@ CREATE TABLE counter_buckets (
     run_id text NOT NULL,
     CONSTRAINT pk_counter_buckets PRIMARY KEY (bucket),
     CONSTRAINT ck_counter_buckets_bucket CHECK (((bucket >= 0) AND (bucket <= 255)))
+);
+
+-- table public.deletion_requests
+CREATE TABLE deletion_requests (
+    scope_id uuid NOT NULL,
+    scope_kind smallint NOT NULL,
+    versions_deleted bigint NOT NULL DEFAULT 0,
+    blobs_deleted bigint NOT NULL DEFAULT 0,
+    requested_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT pk_deletion_requests PRIMARY KEY (scope_id),
+    CONSTRAINT ck_deletion_requests_scope_kind CHECK (((scope_kind >= 1) AND (scope_kind <= 2)))
+);
+
+-- table public.held_corrections
+CREATE TABLE held_corrections (
+    scope_id uuid NOT NULL,
+    scope_kind smallint NOT NULL,
+    namespace_id uuid NOT NULL,
+    seen timestamp with time zone NOT NULL,
+    expected_bytes bigint NOT NULL,
+    expected_components bigint NOT NULL,
+    counted_bytes bigint NOT NULL,
+    counted_components bigint NOT NULL,
+    next_pass timestamp with time zone NOT NULL,
+    approved_at timestamp with time zone,
+    approved_by text,
+    CONSTRAINT pk_held_corrections PRIMARY KEY (scope_id),
+    CONSTRAINT ck_held_corrections_scope_kind CHECK (((scope_kind >= 1) AND (scope_kind <= 2)))
 );
 
 -- table public.maven_files
@@ -436,6 +488,9 @@ ALTER TABLE container_manifests ADD CONSTRAINT fk_container_manifests_repository
 -- foreign key public.fk_container_tags_manifest
 ALTER TABLE container_tags ADD CONSTRAINT fk_container_tags_manifest FOREIGN KEY (manifest_id) REFERENCES container_manifests(id);
 
+-- foreign key public.fk_held_corrections_namespace_statistics
+ALTER TABLE held_corrections ADD CONSTRAINT fk_held_corrections_namespace_statistics FOREIGN KEY (namespace_id) REFERENCES namespace_statistics(namespace_id) ON DELETE CASCADE;
+
 -- foreign key public.fk_maven_files_version
 ALTER TABLE maven_files ADD CONSTRAINT fk_maven_files_version FOREIGN KEY (version_id) REFERENCES maven_versions(id);
 
@@ -460,6 +515,9 @@ CREATE INDEX index_blob_storage_attachments_on_namespace_id_and_sha256 ON ONLY p
 -- index public.index_blob_storage_blobs_by_namespace_on_namespace_id
 CREATE INDEX index_blob_storage_blobs_by_namespace_on_namespace_id ON ONLY public.blob_storage_blobs_by_namespace USING btree (namespace_id) INCLUDE (size_bytes);
 
+-- index public.index_blob_storage_deletions_on_due_at
+CREATE INDEX index_blob_storage_deletions_on_due_at ON public.blob_storage_deletions USING btree (due_at);
+
 -- index public.index_container_manifest_references_on_child_id
 CREATE INDEX index_container_manifest_references_on_child_id ON public.container_manifest_references USING btree (child_id);
 
@@ -468,6 +526,9 @@ CREATE INDEX index_container_manifests_on_repository_id ON public.container_mani
 
 -- index public.index_container_tags_on_manifest_id
 CREATE INDEX index_container_tags_on_manifest_id ON public.container_tags USING btree (manifest_id);
+
+-- index public.index_held_corrections_on_namespace_id
+CREATE INDEX index_held_corrections_on_namespace_id ON public.held_corrections USING btree (namespace_id);
 
 -- index public.index_maven_versions_on_repository_id
 CREATE INDEX index_maven_versions_on_repository_id ON public.maven_versions USING btree (repository_id) INCLUDE (size_bytes);
@@ -510,6 +571,9 @@ CREATE UNIQUE INDEX uq_repositories_namespace_id_name ON public.repositories USI
 
 -- trigger public.trg_blob_storage_blobs_immutable
 CREATE TRIGGER trg_blob_storage_blobs_immutable BEFORE UPDATE ON public.blob_storage_blobs FOR EACH ROW EXECUTE FUNCTION stowage_refuse_blob_change();
+
+-- trigger public.trg_blob_storage_blobs_keep_content
+CREATE TRIGGER trg_blob_storage_blobs_keep_content AFTER INSERT ON public.blob_storage_blobs FOR EACH ROW EXECUTE FUNCTION stowage_keep_blob_content();
 
 -- trigger public.trg_blob_storage_blobs_shadow_delete
 CREATE TRIGGER trg_blob_storage_blobs_shadow_delete AFTER DELETE ON public.blob_storage_blobs FOR EACH ROW EXECUTE FUNCTION stowage_shadow_blob_delete();

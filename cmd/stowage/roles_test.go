@@ -74,10 +74,12 @@ func TestRoles(t *testing.T) {
 			`TRUNCATE npm_versions`,
 		},
 		worker: {
-			`DELETE FROM namespaces`,
+			`INSERT INTO namespaces SELECT FROM namespaces`,
+			`UPDATE npm_versions SET size_bytes = 0`,
 			`UPDATE repositories SET name = 'x'`,
 			`INSERT INTO npm_versions SELECT FROM npm_versions`,
-			`DELETE FROM blob_storage_blobs`,
+			`INSERT INTO blob_storage_blobs SELECT FROM blob_storage_blobs`,
+			`INSERT INTO deletion_requests SELECT FROM deletion_requests`,
 			`CREATE TABLE public.x ()`,
 		},
 		reader: {
