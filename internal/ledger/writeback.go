@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,9 +23,10 @@ type Pass struct {
 	Marker accounting.Marker
 	// Batch is a UUIDv7 of the pass's own; its corrections are recorded under it.
 	Batch uuid.UUID
-	// Corrected, if set, sees the corrections of each write-back while their rows
-	// are still locked, in its transaction: nothing is applied to them meanwhile.
-	Corrected func(ctx context.Context, tx pgx.Tx, corrections []Correction) error
+	// Review, if set, sees what each write-back is about to write, while the rows
+	// are locked, in its transaction: nothing is applied to them meanwhile. The
+	// scopes that it returns are held: their rows stay as they are.
+	Review func(ctx context.Context, tx pgx.Tx, corrections []Correction) (held map[uuid.UUID]bool, err error)
 }
 
 // Value is what the scan counted for a scope.
@@ -32,20 +35,26 @@ type Value struct {
 	accounting.Counters
 }
 
-// Correction is what a write-back changed in a row: new minus old, signed.
+// Correction is how far a row is off: Value minus Old, signed, and at most what an
+// int64 holds; zero when the row is right.
 type Correction struct {
 	Scope accounting.Scope
 	accounting.Counters
+	// Value is what the row shall hold, and Old what it holds.
+	Value, Old accounting.Counters
 	// Since is the marker of the pass that wrote the row before: the old value
-	// holds no delta with a smaller marker that is still to come.
+	// holds no delta with a smaller marker that is still to come. Zero for a row
+	// that no pass has written.
 	Since accounting.Marker
 }
 
 // WriteBack is what became of the values of one write-back. Values that stood
 // in the row already are in none of its fields.
 type WriteBack struct {
-	// Corrections are the rows that were off.
+	// Corrections are the rows that were off and have been corrected.
 	Corrections []Correction
+	// Held is how many rows were left as they are, because Review said so.
+	Held int
 	// Fenced is how many rows a newer pass had written already; they stay.
 	Fenced int
 	// Gone is how many scopes have no row any more.
@@ -71,13 +80,14 @@ func WriteBackRepositories(ctx context.Context, db DB, pass Pass, values []Value
 
 // WriteBackNamespace writes the counted value of the namespace into its row,
 // which stamps it as reconciled, and closes its request if that is older than
-// the pass [R8]. Call it after every repository of the namespace is written.
+// the pass [R8]. Call it after every repository of the namespace is written. If
+// it is held, it is not stamped and its request stays open.
 func WriteBackNamespace(ctx context.Context, db DB, pass Pass, value accounting.Counters) (WriteBack, error) {
 	values := []Value{{Scope: accounting.NamespaceScope(pass.Namespace), Counters: value}}
 	var result WriteBack
 	err := inLedger(ctx, db, []uuid.UUID{pass.Batch}, func(tx pgx.Tx) error {
 		var err error
-		if result, err = writeBack(ctx, tx, namespaceRows(), pass, values); err != nil || result.Fenced > 0 {
+		if result, err = writeBack(ctx, tx, namespaceRows(), pass, values); err != nil || result.Fenced > 0 || result.Held > 0 {
 			return err
 		}
 		if err := requests.Close(ctx, tx, pass.Namespace, pass.Marker); err != nil {
@@ -106,13 +116,13 @@ func namespaceRows() rows {
 	return rows{lockNamespaces, "namespace_statistics", "namespace_id", "deduplicated_size_bytes", "components_count", accounting.KindNamespace}
 }
 
-// writeBackSQL sets counter = value + what was applied with a marker that the
-// snapshot cannot contain [R6], unless a newer pass was here [R7]. Corrections
-// are a kind of their own and never in that sum. The rows are locked, so no
-// flush is between its ledger row and its addition, or will be before the
-// commit. A row may be off by more than a bigint: its correction is then recorded
-// as the most that fits. %[1]s to %[5]d: table, key, bytes, components, kind.
-const writeBackSQL = `
+// compareSQL reads what to write: value + what was applied with a marker that the
+// snapshot cannot contain [R6], of the rows that no newer pass has written [R7].
+// Corrections are a kind of their own and never in that sum. The rows are locked,
+// so no flush is between its ledger row and its addition, or will be before the
+// commit, and what is read here is still true when it is written. %[1]s to %[4]s:
+// table, key, bytes, components.
+const compareSQL = `
 WITH value AS (
 	SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v (scope_id, bytes, components)
 ), since AS (
@@ -120,40 +130,37 @@ WITH value AS (
 	FROM storage_ledger
 	WHERE scope_id = ANY ($1) AND marker >= stowage_marker_time($4) AND outcome = 1
 	GROUP BY scope_id
-), target AS (
-	SELECT scope_id, v.bytes + coalesce(s.bytes, 0) AS bytes, v.components + coalesce(s.components, 0) AS components,
-	       t.%[3]s AS old_bytes, t.%[4]s AS old_components, stowage_marker_micros(t.last_reconciled_at) AS since
-	FROM value v
-	LEFT JOIN since s USING (scope_id)
-	JOIN %[1]s t ON t.%[2]s = scope_id
-	WHERE t.last_reconciled_at < stowage_marker_time($4)
+)
+SELECT scope_id, v.bytes + coalesce(s.bytes, 0), v.components + coalesce(s.components, 0),
+       t.%[3]s, t.%[4]s, stowage_marker_micros(t.last_reconciled_at)
+FROM value v
+LEFT JOIN since s USING (scope_id)
+JOIN %[1]s t ON t.%[2]s = scope_id
+WHERE t.last_reconciled_at < stowage_marker_time($4)`
+
+// writeSQL sets the counters, stamps the rows, and records how far they were off.
+// %[5]d is the kind.
+const writeSQL = `
+WITH value AS (
+	SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+		AS v (scope_id, bytes, components, off_bytes, off_components)
 ), written AS (
 	UPDATE %[1]s t
-	SET %[3]s = n.bytes, %[4]s = n.components, last_reconciled_at = stowage_marker_time($4)
-	FROM target n WHERE n.scope_id = t.%[2]s
-	RETURNING n.scope_id,
-	          least(greatest(n.bytes::numeric - n.old_bytes, -9223372036854775807), 9223372036854775807)::bigint AS bytes,
-	          least(greatest(n.components::numeric - n.old_components, -9223372036854775807), 9223372036854775807)::bigint AS components,
-	          n.since
-), corrected AS (
-	INSERT INTO storage_ledger (batch_id, scope_id, scope_kind, namespace_id, marker, bytes, components, emissions, outcome)
-	SELECT $5, scope_id, %[5]d, $6, stowage_marker_time($4), bytes, components, 0, 4
-	FROM written WHERE bytes <> 0 OR components <> 0
+	SET %[3]s = v.bytes, %[4]s = v.components, last_reconciled_at = stowage_marker_time($6)
+	FROM value v WHERE v.scope_id = t.%[2]s
 )
-SELECT scope_id, bytes, components, since FROM written`
+INSERT INTO storage_ledger (batch_id, scope_id, scope_kind, namespace_id, marker, bytes, components, emissions, outcome)
+SELECT $7, scope_id, %[5]d, $8, stowage_marker_time($6), off_bytes, off_components, 0, 4
+FROM value WHERE off_bytes <> 0 OR off_components <> 0`
 
-func (r rows) writeBackSQL() string {
-	return fmt.Sprintf(writeBackSQL, r.table, r.key, r.bytes, r.components, r.kind)
+func (r rows) sql(statement string) string {
+	return fmt.Sprintf(statement, r.table, r.key, r.bytes, r.components, r.kind)
 }
 
 func writeBack(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Value) (WriteBack, error) {
 	ids := make([]uuid.UUID, len(values))
-	bytes := make([]int64, len(values))
-	components := make([]int64, len(values))
-	scopes := make(map[uuid.UUID]accounting.Scope, len(values))
 	for i, v := range values {
-		ids[i], bytes[i], components[i] = v.Scope.ID, v.Bytes, v.Components
-		scopes[v.Scope.ID] = v.Scope
+		ids[i] = v.Scope.ID
 	}
 	locked, err := lock(ctx, tx, kind.lock, ids)
 	if err != nil {
@@ -162,33 +169,94 @@ func writeBack(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Va
 	if err := failpoint.Hit(ctx, failpoint.PassRowsLocked); err != nil {
 		return WriteBack{}, err
 	}
-	result, err := tx.Query(ctx, kind.writeBackSQL(), ids, bytes, components, int64(pass.Marker), pass.Batch, pass.Namespace)
+	due, err := compare(ctx, tx, kind, pass, values)
 	if err != nil {
 		return WriteBack{}, err
 	}
-	back := WriteBack{Gone: len(values) - locked, Fenced: locked}
-	var id uuid.UUID
-	var c Correction
-	_, err = pgx.ForEachRow(result, []any{&id, &c.Bytes, &c.Components, &c.Since}, func() error {
-		back.Fenced--
+	back := WriteBack{Gone: len(values) - locked, Fenced: locked - len(due)}
+	if pass.Review != nil && len(due) > 0 {
+		held, err := pass.Review(ctx, tx, due)
+		if err != nil {
+			return WriteBack{}, err
+		}
+		due = slices.DeleteFunc(due, func(c Correction) bool { return held[c.Scope.ID] })
+		back.Held = locked - back.Fenced - len(due)
+	}
+	if err := write(ctx, tx, kind, pass, due); err != nil {
+		return WriteBack{}, err
+	}
+	for _, c := range due {
 		if !c.IsZero() {
-			c.Scope = scopes[id]
 			back.Corrections = append(back.Corrections, c)
 		}
-		return nil
-	})
-	if err != nil {
-		return WriteBack{}, err
 	}
-	return back, written(ctx, tx, pass, back)
+	return back, failpoint.Hit(ctx, failpoint.PassRowsWritten)
 }
 
-// written is what follows the statement while the rows are locked.
-func written(ctx context.Context, tx pgx.Tx, pass Pass, back WriteBack) error {
-	if pass.Corrected != nil && len(back.Corrections) > 0 {
-		if err := pass.Corrected(ctx, tx, back.Corrections); err != nil {
-			return err
-		}
+// compare reads, of the locked rows that no newer pass has written, what they
+// hold and what they should.
+func compare(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Value) ([]Correction, error) {
+	c := valueColumns(len(values))
+	scopes := make(map[uuid.UUID]accounting.Scope, len(values))
+	for _, v := range values {
+		c.add(v.Scope.ID, v.Counters)
+		scopes[v.Scope.ID] = v.Scope
 	}
-	return failpoint.Hit(ctx, failpoint.PassRowsWritten)
+	result, err := tx.Query(ctx, kind.sql(compareSQL), c.ids, c.bytes, c.components, int64(pass.Marker))
+	if err != nil {
+		return nil, err
+	}
+	due := make([]Correction, 0, len(values))
+	var id uuid.UUID
+	var value, old accounting.Counters
+	var since accounting.Marker
+	_, err = pgx.ForEachRow(result, []any{&id, &value.Bytes, &value.Components, &old.Bytes, &old.Components, &since}, func() error {
+		off := accounting.Counters{Bytes: boundedMinus(value.Bytes, old.Bytes), Components: boundedMinus(value.Components, old.Components)}
+		due = append(due, Correction{Scope: scopes[id], Counters: off, Value: value, Old: old, Since: since})
+		return nil
+	})
+	return due, err
+}
+
+// boundedMinus is a - b, or the most that fits: a row may be off by more than a
+// bigint.
+func boundedMinus(a, b int64) int64 {
+	switch difference := a - b; {
+	case a >= 0 && b < 0 && difference < 0:
+		return math.MaxInt64
+	case a < 0 && b > 0 && difference > 0:
+		return -math.MaxInt64
+	default:
+		return max(difference, -math.MaxInt64)
+	}
+}
+
+func write(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, due []Correction) error {
+	if len(due) == 0 {
+		return nil
+	}
+	values, off := valueColumns(len(due)), valueColumns(len(due))
+	for _, c := range due {
+		values.add(c.Scope.ID, c.Value)
+		off.add(c.Scope.ID, c.Counters)
+	}
+	_, err := tx.Exec(ctx, kind.sql(writeSQL), values.ids, values.bytes, values.components, off.bytes, off.components,
+		int64(pass.Marker), pass.Batch, pass.Namespace)
+	return err
+}
+
+// counterColumns are ids and their counters, as statements take them.
+type counterColumns struct {
+	ids               []uuid.UUID
+	bytes, components []int64
+}
+
+func valueColumns(n int) *counterColumns {
+	return &counterColumns{make([]uuid.UUID, 0, n), make([]int64, 0, n), make([]int64, 0, n)}
+}
+
+func (c *counterColumns) add(id uuid.UUID, counters accounting.Counters) {
+	c.ids = append(c.ids, id)
+	c.bytes = append(c.bytes, counters.Bytes)
+	c.components = append(c.components, counters.Components)
 }

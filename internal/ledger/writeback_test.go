@@ -27,7 +27,10 @@ func TestWriteBack(t *testing.T) {
 		b.exec(`UPDATE repositories SET size_bytes = 10, artifacts_count = 3 WHERE namespace_id = $1`, b.namespace.ID)
 		pass := b.pass(passMarker)
 		back := b.writeBack(pass, valueOf(b.repository, 4, 5), valueOf(right, 10, 3))
-		require.Equal(t, WriteBack{Corrections: []Correction{{Scope: b.repository, Counters: accounting.Counters{Bytes: -6, Components: 2}}}}, back)
+		require.Equal(t, WriteBack{Corrections: []Correction{{
+			Scope: b.repository, Counters: accounting.Counters{Bytes: -6, Components: 2},
+			Value: accounting.Counters{Bytes: 4, Components: 5}, Old: accounting.Counters{Bytes: 10, Components: 3},
+		}}}, back)
 		require.Equal(t, row{accounting.Counters{Bytes: 4, Components: 5}, passMarker}, b.row(b.repository))
 		require.Equal(t, row{accounting.Counters{Bytes: 10, Components: 3}, passMarker}, b.row(right))
 		require.Equal(t, []entryOf{{accounting.KindRepository, b.namespace.ID, int64(passMarker), -6, 2, 0, accounting.OutcomeCorrection}}, b.entries(b.repository))
@@ -39,7 +42,10 @@ func TestWriteBack(t *testing.T) {
 		b.exec(`UPDATE namespace_statistics SET deduplicated_size_bytes = 10, components_count = 3 WHERE namespace_id = $1`, b.namespace.ID)
 		back, err := WriteBackNamespace(t.Context(), b.db, b.pass(passMarker), accounting.Counters{Bytes: 4, Components: 3})
 		require.NoError(t, err)
-		require.Equal(t, WriteBack{Corrections: []Correction{{Scope: b.namespace, Counters: accounting.Counters{Bytes: -6}}}}, back)
+		require.Equal(t, WriteBack{Corrections: []Correction{{
+			Scope: b.namespace, Counters: accounting.Counters{Bytes: -6},
+			Value: accounting.Counters{Bytes: 4, Components: 3}, Old: accounting.Counters{Bytes: 10, Components: 3},
+		}}}, back)
 		require.Equal(t, row{accounting.Counters{Bytes: 4, Components: 3}, passMarker}, b.row(b.namespace))
 		require.Equal(t, []entryOf{{accounting.KindNamespace, b.namespace.ID, int64(passMarker), -6, 0, 0, accounting.OutcomeCorrection}}, b.entries(b.namespace))
 	})

@@ -34,6 +34,7 @@ const (
 	PassDone        = "done"
 	PassSaturated   = "saturated"
 	PassLockTimeout = "lock_timeout"
+	PassHeld        = "held"
 	PassFenced      = "fenced"
 	PassGone        = "gone"
 	PassFailed      = "failed"
@@ -71,9 +72,9 @@ type Metrics struct {
 	DiscrepancyBytes      prometheus.Histogram
 	DiscrepancyComponents prometheus.Histogram
 
-	// backlog is a vector without labels, because a plain gauge cannot be
+	// backlog and held are vectors without labels, because a plain gauge cannot be
 	// withdrawn from the exposition.
-	backlog *prometheus.GaugeVec
+	backlog, held *prometheus.GaugeVec
 }
 
 // New registers the metrics. A Registerer that holds them already panics, as
@@ -104,12 +105,15 @@ func New(reg prometheus.Registerer) *Metrics {
 		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "stowage_reconciliation_backlog", Help: "Namespaces that are due for a reconciliation.",
 		}, nil),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "stowage_reconciliation_held", Help: "Scopes with a correction that would lower a counter by much and waits to be confirmed.",
+		}, nil),
 	}
 	m.zero()
 	reg.MustRegister(m.EmitFailures, m.Emissions, m.EmitDuration, m.RequestsUnwritten,
 		m.DirtySetSize, m.DrainFlushes, m.DrainDuration, m.BufferLoss,
 		m.ReconciliationPasses, m.ReconciliationInFlight, m.ReconciliationDuration,
-		m.DiscrepancyBytes, m.DiscrepancyComponents, m.backlog)
+		m.DiscrepancyBytes, m.DiscrepancyComponents, m.backlog, m.held)
 	return m
 }
 
@@ -125,7 +129,7 @@ func (m *Metrics) zero() {
 	for _, reason := range []string{LossIdentity, LossRestart, LossExpired} {
 		m.BufferLoss.WithLabelValues(reason)
 	}
-	for _, result := range []string{PassDone, PassSaturated, PassLockTimeout, PassFenced, PassGone, PassFailed} {
+	for _, result := range []string{PassDone, PassSaturated, PassLockTimeout, PassHeld, PassFenced, PassGone, PassFailed} {
 		m.ReconciliationPasses.WithLabelValues(result)
 	}
 }
@@ -133,11 +137,15 @@ func (m *Metrics) zero() {
 // SetBacklog exports the number of namespaces that are due.
 func (m *Metrics) SetBacklog(n int64) { m.backlog.WithLabelValues().Set(float64(n)) }
 
+// SetHeld exports the number of scopes whose correction is held.
+func (m *Metrics) SetHeld(n int64) { m.held.WithLabelValues().Set(float64(n)) }
+
 // Withdraw takes the gauges that have one writer in the cluster out of this
 // process's exposition. Call it when the process ceases to be that writer.
 func (m *Metrics) Withdraw() {
 	m.DirtySetSize.Reset()
 	m.backlog.Reset()
+	m.held.Reset()
 }
 
 func counter(name, help string) prometheus.Counter {

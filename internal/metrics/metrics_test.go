@@ -21,7 +21,7 @@ func TestAC33MetricsAreZeroFromTheStart(t *testing.T) {
 		"stowage_drain_flushes_total":                   7,
 		"stowage_drain_duration_seconds":                1,
 		"stowage_buffer_loss_total":                     3,
-		"stowage_reconciliation_passes_total":           6,
+		"stowage_reconciliation_passes_total":           7,
 		"stowage_reconciliation_in_flight":              1,
 		"stowage_reconciliation_duration_seconds":       1,
 		"stowage_reconciliation_discrepancy_bytes":      1,

@@ -17,10 +17,10 @@ const backlogTimeout = 20 * time.Second
 // BacklogArgs asks for a count of the namespaces that are due.
 //
 //   - Not unique in River: it is inserted and worked by the process that leads,
-//     one at a time, and a process that leads no longer withdraws the gauge. So
-//     the gauge has one writer.
-//   - Attempts: one; the next count is the retry. After a failure the gauge
-//     keeps its value.
+//     one at a time, and a process that leads no longer withdraws the gauges. So
+//     each has one writer.
+//   - Attempts: one; the next count is the retry. After a failure the gauges
+//     keep their values.
 //   - Timeout: backlogTimeout, also as a statement timeout in the server.
 //   - A kill leaves nothing.
 type BacklogArgs struct{}
@@ -31,7 +31,7 @@ func (BacklogArgs) Kind() string { return "reconcile_backlog" }
 // InsertOpts are described at BacklogArgs.
 func (BacklogArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
 
-// Backlog exports the backlog gauge.
+// Backlog exports the gauges of the backlog and of what is held.
 type Backlog struct {
 	river.WorkerDefaults[BacklogArgs]
 	Deps
@@ -50,32 +50,39 @@ func (w *Backlog) Timeout(*river.Job[BacklogArgs]) time.Duration {
 
 // Work counts and exports.
 func (w *Backlog) Work(ctx context.Context, _ *river.Job[BacklogArgs]) error {
-	n, err := w.Count(ctx)
+	due, held, err := w.Count(ctx)
 	if err != nil {
 		return err
 	}
-	w.Metrics.SetBacklog(n)
+	w.Metrics.SetBacklog(due)
+	w.Metrics.SetHeld(held)
 	return nil
 }
 
 // Each namespace counts once: the requested ones only if they are not stale,
-// those without a row whether requested or not.
+// those without a row whether requested or not. One whose next pass waits with a
+// held correction is not due.
 const backlogSQL = `
-SELECT (SELECT count(*) FROM namespace_statistics WHERE last_reconciled_at < now() - $1::interval)
+WITH waiting AS (` + waitingSQL + `)
+SELECT (SELECT count(*) FROM namespace_statistics WHERE last_reconciled_at < now() - $1::interval
+        AND namespace_id NOT IN (SELECT namespace_id FROM waiting))
      + (SELECT count(*) FROM reconciliation_requests JOIN namespace_statistics USING (namespace_id)
-        WHERE last_reconciled_at >= now() - $1::interval)
+        WHERE last_reconciled_at >= now() - $1::interval
+        AND namespace_id NOT IN (SELECT namespace_id FROM waiting))
      + (SELECT count(*) FROM namespaces n
-        WHERE NOT EXISTS (SELECT FROM namespace_statistics s WHERE s.namespace_id = n.id))`
+        WHERE NOT EXISTS (SELECT FROM namespace_statistics s WHERE s.namespace_id = n.id)),
+       (SELECT count(*) FROM held_corrections)`
 
-// Count is how many namespaces are due for a reconciliation, exactly.
-func (w *Backlog) Count(ctx context.Context) (n int64, err error) {
+// Count is how many namespaces are due for a reconciliation, exactly, and how many
+// corrections are held.
+func (w *Backlog) Count(ctx context.Context) (due, held int64, err error) {
 	err = inBacklog(ctx, w.Pool, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, backlogSQL, w.cfg.Staleness).Scan(&n)
+		return tx.QueryRow(ctx, backlogSQL, w.cfg.Staleness).Scan(&due, &held)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("count the backlog: %w", err)
+		return 0, 0, fmt.Errorf("count the backlog: %w", err)
 	}
-	return n, nil
+	return due, held, nil
 }
 
 // inBacklog runs fn in a transaction under the timeout, which the server

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,32 +17,66 @@ import (
 // pendingTimeout bounds the question to Redis: rows are locked meanwhile.
 const pendingTimeout = 200 * time.Millisecond
 
-// measureDrift tells the corrections of rows that were wrong from those of rows
-// that were only behind. A delta that the scan has seen, and that is still on its
-// way through Redis, is part of the correction; its drain will find it counted.
-// What is left of a correction without these was missing, or too much.
+// drift is a row that is wrong, and not only behind.
+type drift struct {
+	scope accounting.Scope
+	// off is what is wrong: signed, negative when the row shows too much.
+	off accounting.Counters
+	// expected is what the row holds with all that is on its way to it.
+	expected accounting.Counters
+	// reconciled says that a pass has written the row before.
+	reconciled bool
+}
+
+// review tells the corrections of rows that are wrong from those of rows that are
+// only behind, before they are written, and has the guard hold some of them.
+func (r *run) review(ctx context.Context, tx pgx.Tx, due []ledger.Correction) (map[uuid.UUID]bool, error) {
+	drifts, err := r.measureDrift(ctx, tx, due)
+	if err != nil {
+		return nil, err
+	}
+	held, err := r.guard(ctx, tx, due, drifts)
+	if err != nil {
+		return nil, err
+	}
+	r.drifts = slices.DeleteFunc(drifts, func(d drift) bool { return held[d.scope.ID] })
+	return held, nil
+}
+
+// measureDrift finds the rows that are wrong. A delta that the scan has seen, and
+// that is still on its way through Redis, is part of the correction; its drain will
+// find it counted. What is left of a correction without these was missing, or too
+// much.
 //
 // The rows are locked, so no flush of theirs is entered meanwhile. When Redis
 // does not answer, the whole correction passes for drift, and so does what the
 // pass corrects from then on: asking again would keep rows locked for nothing.
-func (r *run) measureDrift(ctx context.Context, tx pgx.Tx, corrections []ledger.Correction) error {
-	scopes := make([]accounting.Scope, len(corrections))
-	for i, c := range corrections {
-		scopes[i] = c.Scope
+func (r *run) measureDrift(ctx context.Context, tx pgx.Tx, due []ledger.Correction) ([]drift, error) {
+	var scopes []accounting.Scope
+	for _, c := range due {
+		if !c.IsZero() {
+			scopes = append(scopes, c.Scope)
+		}
+	}
+	if len(scopes) == 0 {
+		return nil, nil
 	}
 	pending := r.pending(ctx, scopes)
 	entered, err := enteredFlushes(ctx, tx, pending)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.drift = nil
-	for _, c := range corrections {
+	var drifts []drift
+	for _, c := range due {
+		if c.IsZero() {
+			continue
+		}
 		behind := r.behind(c, pending[c.Scope], entered)
-		if drift := c.Minus(behind); !drift.IsZero() {
-			r.drift = append(r.drift, drift)
+		if off := c.Minus(behind); !off.IsZero() {
+			drifts = append(drifts, drift{scope: c.Scope, off: off, expected: c.Old.Plus(behind), reconciled: c.Since > 0})
 		}
 	}
-	return nil
+	return drifts, nil
 }
 
 func (r *run) pending(ctx context.Context, scopes []accounting.Scope) map[accounting.Scope]buffer.Pending {

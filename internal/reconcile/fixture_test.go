@@ -57,7 +57,7 @@ func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 const chunkSize = 10
 
 func testConfig() Config {
-	return Config{MaxInFlight: 4, ChunkSize: chunkSize, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: 10 * time.Second}
+	return Config{MaxInFlight: 4, ChunkSize: chunkSize, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: 10 * time.Second, Guard: DefaultGuard()}
 }
 
 func (w *world) deps(pool *pgxpool.Pool) Deps {

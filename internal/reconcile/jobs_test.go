@@ -278,7 +278,7 @@ func TestSlots(t *testing.T) {
 		before := w.statistics(poisoned)
 		w.drain(w.write(poisoned, repository, 8))
 		require.Equal(t, before.Bytes+8, w.statistics(poisoned).Bytes)
-		backlog, err := NewBacklog(w.deps(w.pool), testConfig()).Count(t.Context())
+		backlog, _, err := NewBacklog(w.deps(w.pool), testConfig()).Count(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, backlog, "it is visible in the backlog")
 	})
@@ -312,10 +312,10 @@ func TestBacklog(t *testing.T) {
 		d := w.deps(w.pool)
 		reg := prometheus.NewRegistry()
 		d.Metrics = metrics.New(reg)
-		require.Empty(t, gathered(t, reg), "no value before the first count")
+		require.Empty(t, gathered(t, reg, "stowage_reconciliation_backlog"), "no value before the first count")
 		worker := NewBacklog(d, testConfig())
 		require.NoError(t, worker.Work(t.Context(), nil))
-		require.Equal(t, []float64{3}, gathered(t, reg))
+		require.Equal(t, []float64{3}, gathered(t, reg, "stowage_reconciliation_backlog"))
 	})
 
 	t.Run("AC29 a count that ends after the leadership is not exported", func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestBacklog(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		d.Metrics = metrics.New(reg)
 		require.Error(t, NewBacklog(d, testConfig()).Work(ctx, nil))
-		require.Empty(t, gathered(t, reg))
+		require.Empty(t, gathered(t, reg, "stowage_reconciliation_backlog"))
 	})
 
 	t.Run("AC29 the count is under a statement timeout", func(t *testing.T) {
@@ -341,14 +341,14 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// gathered are the values of the backlog gauge in an exposition: none or one.
-func gathered(t *testing.T, reg *prometheus.Registry) []float64 {
+// gathered are the values of a gauge in an exposition: none or one.
+func gathered(t *testing.T, reg *prometheus.Registry, name string) []float64 {
 	t.Helper()
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	var values []float64
 	for _, family := range families {
-		if family.GetName() == "stowage_reconciliation_backlog" {
+		if family.GetName() == name {
 			for _, m := range family.GetMetric() {
 				values = append(values, m.GetGauge().GetValue())
 			}

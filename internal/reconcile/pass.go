@@ -33,6 +33,9 @@ type Pass struct {
 	Marker accounting.Marker
 	// Scopes is how many scopes were recounted and written back.
 	Scopes int
+	// Held is how many of them the guard left as they were, and the namespace
+	// with them.
+	Held int
 	// Corrected is how many of their rows were changed. Drifted is how many of
 	// those were wrong, and not only behind, and Off by how much together: a sum
 	// of absolute values.
@@ -43,7 +46,8 @@ type Pass struct {
 // Reconcile runs one pass over a namespace: the steps of the section
 // "Reconciling" of the protocol. Without an error the Result is done;
 // saturated or lock_timeout, when nothing was done and the caller shall come
-// again; fenced, when a newer pass has finished meanwhile; or gone, when there
+// again; held, when the guard held corrections, so that the namespace is not
+// stamped; fenced, when a newer pass has finished meanwhile; or gone, when there
 // is no such namespace. After an error the namespace is not stamped.
 func (w *Namespace) Reconcile(ctx context.Context, namespace uuid.UUID) (Pass, error) {
 	began := time.Now()
@@ -79,7 +83,7 @@ func (w *Namespace) inSlot(ctx context.Context, namespace uuid.UUID) (Pass, erro
 	defer prometheus.NewTimer(w.Metrics.ReconciliationDuration).ObserveDuration()
 
 	r := &run{Namespace: w, slot: slot}
-	r.id.Namespace, r.id.Corrected = namespace, r.measureDrift
+	r.id.Namespace, r.id.Review = namespace, r.review
 	err = r.pass(ctx)
 	return r.done, err
 }
@@ -91,8 +95,10 @@ type run struct {
 	id   ledger.Pass
 	// chunk are the recounted repositories that are not yet written back.
 	chunk []ledger.Value
-	// drift is that of the write-back under way.
-	drift []accounting.Counters
+	// drifts are those that the write-back under way corrects.
+	drifts []drift
+	// holds says that corrections of the namespace were held when the pass began.
+	holds bool
 	// unanswered says that Redis did not answer this pass once.
 	unanswered bool
 	done       Pass
@@ -117,6 +123,9 @@ func (r *run) pass(ctx context.Context) (err error) {
 		return err
 	}
 	r.done.Marker = r.id.Marker
+	if r.holds, err = anyHeld(ctx, r.Pool, r.id.Namespace); err != nil {
+		return err
+	}
 	if err := failpoint.Hit(ctx, failpoint.PassMarked); err != nil {
 		return err
 	}
@@ -201,6 +210,8 @@ func (r *run) namespace(ctx context.Context, total accounting.Counters) error {
 	switch {
 	case back.Gone > 0:
 		return errGone
+	case r.done.Held > 0:
+		r.done.Result = metrics.PassHeld
 	case back.Fenced > 0:
 		r.done.Result = metrics.PassFenced
 	default:
@@ -222,9 +233,10 @@ func (r *run) alive(ctx context.Context) error {
 // units, so each has a histogram of its own.
 func (r *run) record(back ledger.WriteBack, scopes int) {
 	r.done.Scopes += scopes
+	r.done.Held += back.Held
 	r.done.Corrected += len(back.Corrections)
-	for _, drift := range r.drift {
-		off := accounting.Counters{Bytes: abs(drift.Bytes), Components: abs(drift.Components)}
+	for _, drift := range r.drifts {
+		off := accounting.Counters{Bytes: abs(drift.off.Bytes), Components: abs(drift.off.Components)}
 		r.done.Drifted++
 		r.done.Off = r.done.Off.Plus(off)
 		if off.Bytes != 0 {
@@ -234,7 +246,7 @@ func (r *run) record(back ledger.WriteBack, scopes int) {
 			r.Metrics.DiscrepancyComponents.Observe(float64(off.Components))
 		}
 	}
-	r.drift = nil
+	r.drifts = nil
 }
 
 func abs(n int64) int64 { return max(n, -n) }
@@ -249,6 +261,10 @@ func (w *Namespace) report(ctx context.Context, namespace uuid.UUID, pass Pass, 
 	level := slog.LevelDebug
 	if pass.Drifted > 0 {
 		level = slog.LevelInfo
+	}
+	if pass.Held > 0 {
+		log.ErrorContext(ctx, "corrections that would lower counters by much are held: they are written by a pass that still finds them, or after stowage namespace approve",
+			"held", pass.Held, "confirm_after", w.cfg.Guard.ConfirmAfter)
 	}
 	log.Log(ctx, level, "reconciliation pass", "result", pass.Result, "marker", pass.Marker.Time(), "took", took,
 		"scopes", pass.Scopes, "corrected", pass.Corrected, "drifted", pass.Drifted, "bytes_off", pass.Off.Bytes, "components_off", pass.Off.Components)

@@ -39,6 +39,8 @@ type Config struct {
 	Timeout time.Duration
 	// TriggerInterval is how often candidates are looked for.
 	TriggerInterval time.Duration
+	// Guard holds corrections that lower a counter by much.
+	Guard Guard
 }
 
 // Validate returns every mistake, each with the name of its field.
@@ -53,6 +55,10 @@ func (c Config) Validate() error {
 		{"staleness", int64(c.Staleness)},
 		{"timeout", int64(c.Timeout)},
 		{"trigger_interval", int64(c.TriggerInterval)},
+		{"guard.percent", int64(c.Guard.Percent)},
+		{"guard.bytes", c.Guard.Bytes},
+		{"guard.components", c.Guard.Components},
+		{"guard.confirm_after", int64(c.Guard.ConfirmAfter)},
 	} {
 		if f.value < 1 {
 			errs = append(errs, fmt.Errorf("%s: %d must be positive", f.name, f.value))

@@ -68,7 +68,8 @@ func (w *Trigger) Work(ctx context.Context, _ *river.Job[TriggerArgs]) error {
 // passes are outstanding, and returns how many: first for those requested, then
 // for the stale ones, then for those without a statistics row.
 //
-// A namespace that has a job already is passed over. If that job runs, it may
+// A namespace that has a job already is passed over, and one whose next pass waits
+// with a held correction. If that job runs, it may
 // have its snapshot already, and a request made since stays open: a later
 // trigger finds it.
 func (w *Trigger) Run(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
@@ -100,6 +101,13 @@ func (w *Trigger) due(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error) {
 	seen, active, err := outstanding(ctx, tx)
 	if err != nil {
 		return nil, err
+	}
+	held, err := waiting(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	for _, namespace := range held {
+		seen[namespace] = true
 	}
 	places := outstandingFactor*w.cfg.MaxInFlight - active
 	var due []uuid.UUID
