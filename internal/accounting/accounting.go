@@ -66,8 +66,8 @@ func RepositoryScope(namespace, repository uuid.UUID) Scope {
 // Bytes is size_bytes of a repository (logical) and deduplicated_size_bytes of
 // a namespace; Components is artifacts_count and components_count.
 type Counters struct {
-	Bytes      int64
-	Components int64
+	Bytes      int64 `json:"bytes"`
+	Components int64 `json:"components"`
 }
 
 // Plus is the sum, counter by counter.
