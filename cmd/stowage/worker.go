@@ -191,6 +191,12 @@ func jobConfig(cfg *config.Config) jobqueue.Config {
 			Staleness:       cfg.Reconciliation.Staleness,
 			Timeout:         cfg.Reconciliation.JobTimeout,
 			TriggerInterval: cfg.Reconciliation.Interval,
+			Guard: reconcile.Guard{
+				Percent:      cfg.Reconciliation.Guard.Percent,
+				Bytes:        int64(cfg.Reconciliation.Guard.Bytes),
+				Components:   int64(cfg.Reconciliation.Guard.Components),
+				ConfirmAfter: cfg.Reconciliation.Guard.ConfirmAfter,
+			},
 		},
 		Partitions: ledger.PartitionsConfig{Retention: cfg.Ledger.Retention},
 		SoftStop:   cfg.Shutdown.Timeout,

@@ -81,6 +81,15 @@ type Reconciliation struct {
 	Interval       time.Duration
 	JobTimeout     time.Duration
 	WriteBackChunk int
+	Guard          Guard
+}
+
+// Guard is which corrections are too large to be written at once.
+type Guard struct {
+	Percent      int
+	Bytes        int
+	Components   int
+	ConfirmAfter time.Duration
 }
 
 // Ledger is how long the record of what was applied is kept.
@@ -125,6 +134,7 @@ func Default() *Config {
 			Interval:       15 * time.Second,
 			JobTimeout:     15 * time.Minute,
 			WriteBackChunk: 200,
+			Guard:          Guard{Percent: 50, Bytes: 1 << 30, Components: 1000, ConfirmAfter: time.Hour},
 		},
 		Ledger:   Ledger{Retention: 30 * day},
 		Admin:    Admin{Listen: "127.0.0.1:9180"},

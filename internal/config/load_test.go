@@ -91,6 +91,11 @@ reconciliation:
   interval: 25s
   job_timeout: 26m
   write_back_chunk: 300
+  guard:
+    percent: 60
+    bytes: 5000
+    components: 70
+    confirm_after: 2h
 ledger:
   retention: 1100h
 admin:

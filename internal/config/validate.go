@@ -63,6 +63,10 @@ func (c *Config) validateValues(p *problems) {
 	atLeast(p, "reconciliation.interval", c.Reconciliation.Interval, minInterval)
 	atLeast(p, "reconciliation.job_timeout", c.Reconciliation.JobTimeout, minTimeout)
 	between(p, "reconciliation.write_back_chunk", c.Reconciliation.WriteBackChunk, 1, maxWriteBackChunk)
+	between(p, "reconciliation.guard.percent", c.Reconciliation.Guard.Percent, 1, 100)
+	atLeast(p, "reconciliation.guard.bytes", c.Reconciliation.Guard.Bytes, 1)
+	atLeast(p, "reconciliation.guard.components", c.Reconciliation.Guard.Components, 1)
+	atLeast(p, "reconciliation.guard.confirm_after", c.Reconciliation.Guard.ConfirmAfter, minTimeout)
 	atLeast(p, "ledger.retention", c.Ledger.Retention, minTimeout)
 	atLeast(p, "shutdown.timeout", c.Shutdown.Timeout, minTimeout)
 	if c.Log.Format != "text" && c.Log.Format != "json" {

@@ -196,7 +196,7 @@ func (a *attack) drain(ctx context.Context, b *bundle) error {
 func (a *attack) reconcile(ctx context.Context, b *bundle) error {
 	worker := reconcile.NewNamespace(
 		reconcile.Deps{Pool: b.pool, Buffer: b.deps.Buffer, Metrics: b.deps.Metrics, Log: b.deps.Log},
-		reconcile.Config{MaxInFlight: 4, ChunkSize: 1, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute})
+		reconcile.Config{MaxInFlight: 4, ChunkSize: 1, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute, Guard: reconcile.DefaultGuard()})
 	pass, err := worker.Reconcile(ctx, b.namespace.ID)
 	if pass.Result == metrics.PassDone {
 		a.passes.Add(1)

@@ -195,7 +195,7 @@ func (s *stage) passLogged() string {
 	var log strings.Builder
 	worker := reconcile.NewNamespace(
 		reconcile.Deps{Pool: s.process.pool.Pool, Buffer: s.buffer, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.NewTextHandler(&log, nil))},
-		reconcile.Config{MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute})
+		reconcile.Config{MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute, Guard: reconcile.DefaultGuard()})
 	pass, err := worker.Reconcile(context.Background(), s.namespace)
 	require.NoError(s.t, err)
 	require.Equal(s.t, metrics.PassDone, pass.Result)

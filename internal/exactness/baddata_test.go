@@ -156,7 +156,7 @@ func (s *servers) triggered(t testing.TB) []uuid.UUID {
 	require.NoError(t, err)
 	trigger := reconcile.NewTrigger(
 		reconcile.Deps{Pool: s.pool, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)},
-		reconcile.Config{MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute})
+		reconcile.Config{MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute, Guard: reconcile.DefaultGuard()})
 	_, err = trigger.Run(context.Background(), client)
 	require.NoError(t, err)
 	rows, err := s.pool.Query(context.Background(), `

@@ -169,6 +169,7 @@ func openProcess(pool *namedPool, redis rueidis.Client) (*process, error) {
 	p.drains, p.ticks = drain.NewBucketWorker(cfg, deps), drain.NewTickWorker(cfg, deps)
 	p.passes = reconcile.NewNamespace(reconcile.Deps{Pool: pool.Pool, Buffer: p.buffer, Metrics: p.metrics, Log: log}, reconcile.Config{
 		MaxInFlight: 64, ChunkSize: chunk, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute,
+		Guard: reconcile.DefaultGuard(),
 	})
 	return p, nil
 }

@@ -47,6 +47,7 @@ func fastConfig() Config {
 		DrainWorkers: 4,
 		Reconcile: reconcile.Config{
 			MaxInFlight: 2, ChunkSize: 200, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: 200 * time.Millisecond,
+			Guard: reconcile.DefaultGuard(),
 		},
 		Partitions: ledger.PartitionsConfig{Retention: 30 * 24 * time.Hour},
 		SoftStop:   30 * time.Second,
