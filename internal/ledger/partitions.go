@@ -104,6 +104,16 @@ func partitions(ctx context.Context, db pgdb.DB) (map[time.Time]bool, error) {
 	return days, nil
 }
 
+// Begins is the start of the oldest partition: what was applied before is not in
+// the ledger any more, if it ever was. The zero time when there is no partition.
+func Begins(ctx context.Context, db pgdb.DB) (time.Time, error) {
+	days, err := partitions(ctx, db)
+	if err != nil || len(days) == 0 {
+		return time.Time{}, err
+	}
+	return slices.MinFunc(slices.Collect(maps.Keys(days)), time.Time.Compare), nil
+}
+
 // DropPartitions drops the partitions whose every batch is older than the given
 // time and returns how many. Each is dropped by itself; for a moment that
 // excludes everybody from the ledger, so it gives up rather than wait long.
