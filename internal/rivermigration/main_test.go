@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,20 +20,43 @@ import (
 
 const projectDirectory = "../../" + directory
 
-func TestDirectoryHoldsEveryVersionOfTheModule(t *testing.T) {
+func TestDirectoryHoldsEveryVersionOfTheModuleAsGenerated(t *testing.T) {
 	t.Parallel()
-	versions, err := moduleVersions()
-	require.NoError(t, err)
-	held, err := heldVersion(projectDirectory)
-	require.NoError(t, err)
-	require.Equal(t, len(versions), held, "River's module has other versions than %s: run go run ./internal/rivermigration, then stowage migrate hash and stowage migrate schema", projectDirectory)
+	require.Empty(t, problems(t, projectDirectory), "run go run ./internal/rivermigration, then stowage migrate hash and stowage migrate schema")
 }
 
-func TestFilesAreAsGenerated(t *testing.T) {
+func TestAnotherDirectoryDoesNot(t *testing.T) {
 	t.Parallel()
 	versions, err := moduleVersions()
 	require.NoError(t, err)
-	files, err := filepath.Glob(filepath.Join(projectDirectory, "*_river.sql"))
+	newest := len(versions)
+	for name, tc := range map[string]struct {
+		content string
+		want    string
+	}{
+		"of an older module": {generate(versions[:newest-1]), fmt.Sprintf("it holds River's versions up to %d, the module has %d", newest-1, newest)},
+		"that was edited":    {generate(versions) + "SELECT 1;\n", "1_create_river.sql is not what the program writes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "1_create_river.sql"), []byte(tc.content), 0o600))
+			require.Equal(t, []string{tc.want}, problems(t, dir))
+		})
+	}
+}
+
+// problems are what is wrong with River's files in a directory.
+func problems(t *testing.T, dir string) (found []string) {
+	t.Helper()
+	versions, err := moduleVersions()
+	require.NoError(t, err)
+	held, err := heldVersion(dir)
+	require.NoError(t, err)
+	if held != len(versions) {
+		found = append(found, fmt.Sprintf("it holds River's versions up to %d, the module has %d", held, len(versions)))
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*_river.sql"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
@@ -44,8 +68,11 @@ func TestFilesAreAsGenerated(t *testing.T) {
 		require.NoError(t, err)
 		last, err := strconv.Atoi(string(match[2]))
 		require.NoError(t, err)
-		require.Equal(t, generate(versions[first-1:last]), string(content), "%s is not what go run ./internal/rivermigration writes", file)
+		if generate(versions[first-1:last]) != string(content) {
+			found = append(found, filepath.Base(file)+" is not what the program writes")
+		}
 	}
+	return found
 }
 
 func TestFileLeavesWhatRiversMigratorLeaves(t *testing.T) {
