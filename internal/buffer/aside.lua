@@ -34,5 +34,6 @@ for i = 2, #ARGV do
   redis.call('SREM', KEYS[1], member)
   redis.call('SREM', KEYS[2], member)
   redis.call('SREM', dirty_set(member), member)
+  redis.pcall('ZREM', since(), member)
 end
 return replies

@@ -93,9 +93,9 @@ local function visit(member, set)
 end
 
 -- Lua takes at most some thousands of arguments.
-local function in_parts(command, set, members)
+local function in_parts(how, command, set, members)
   for i = 1, #members, 1000 do
-    redis.call(command, set, unpack(members, i, math.min(i + 999, #members)))
+    redis[how](command, set, unpack(members, i, math.min(i + 999, #members)))
   end
 end
 
@@ -108,8 +108,9 @@ local function visit_some(set, count)
     if arrives then arriving[#arriving + 1] = member end
     if leaves then leaving[#leaving + 1] = member end
   end
-  in_parts('SADD', inflight, arriving)
-  in_parts('SREM', set, leaving)
+  in_parts('call', 'SADD', inflight, arriving)
+  in_parts('call', 'SREM', set, leaving)
+  if set ~= inflight then in_parts('pcall', 'ZREM', since(), leaving) end
   return #members
 end
 

@@ -38,4 +38,15 @@ local function dirty_set(member)
   return string.sub(member, 1, 1) == 'n' and KEYS[3] or KEYS[4]
 end
 
+-- since is the sorted set of a bucket's dirty members, by the ms at which they
+-- became dirty. It is for people who watch, so no script fails for it.
+local function since()
+  return (string.gsub(KEYS[1], 'quarantine$', 'since'))
+end
+
+local function now_ms()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
 local SETS = {'set', 'set', 'set', 'set'}

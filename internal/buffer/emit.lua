@@ -26,7 +26,9 @@ end
 -- by then: what was added is drained, and the caller requests a
 -- reconciliation, which makes up for the rest.
 local function add(buffer, member, bytes, components)
-  redis.call('SADD', dirty_set(member), member)
+  if redis.call('SADD', dirty_set(member), member) == 1 then
+    redis.pcall('ZADD', since(), now_ms(), member)
+  end
   for i, by in ipairs({bytes, components, '1'}) do
     local reply = redis.pcall('HINCRBY', buffer, fields[i], by)
     if type(reply) == 'table' then return false end

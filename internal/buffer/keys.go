@@ -28,6 +28,7 @@ const (
 	quarantineName      = "quarantine"
 	leaseName           = "lease"
 	identityName        = "identity"
+	sinceName           = "since"
 	bufferName          = "buf:"
 	flushName           = "flush:"
 	asideName           = "aside:"

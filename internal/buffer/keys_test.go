@@ -95,7 +95,7 @@ func TestS1KeysHoldFixedWordsNumbersAndUUIDsOnly(t *testing.T) {
 
 		const id = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
 		scope := `(n:` + id + `|r:` + id + `:` + id + `)`
-		key := regexp.MustCompile(`^stowage:1:\{\d{1,3}\}:(dirty:namespace|dirty:repository|inflight|quarantine|lease|identity|(aside:` + id + `:)?(buf|flush):` + scope + `)$`)
+		key := regexp.MustCompile(`^stowage:1:\{\d{1,3}\}:(dirty:namespace|dirty:repository|inflight|quarantine|lease|identity|since|(aside:` + id + `:)?(buf|flush):` + scope + `)$`)
 		field := regexp.MustCompile(`^(\d+:)?(bytes|components|emissions|marker|batch)$`)
 		requireKeys := func(count int, which string) {
 			keys := b.dump(t)
@@ -112,7 +112,7 @@ func TestS1KeysHoldFixedWordsNumbersAndUUIDsOnly(t *testing.T) {
 				}
 			}
 		}
-		requireKeys(9, "every kind of key but those aside and one dirty set is there: the repository's went with the quarantine")
+		requireKeys(10, "every kind of key but those aside and one dirty set is there: the repository's went with the quarantine")
 		require.Equal(t, []string{member(b.repository)}, b.members(t, quarantineName))
 
 		_, err := b.SetAside(t.Context(), uuid.Must(uuid.NewV7()), func(int) {})

@@ -29,6 +29,11 @@ type State struct {
 	// than 200 members of a set.
 	OldestFlush uuid.UUID
 	QuietFor    time.Duration
+	// DirtyFor is how long the scope that became dirty first has been so, 0 when
+	// none is known to be; Emissions is how many emissions flushes and buffers hold,
+	// by the same sample.
+	DirtyFor  time.Duration
+	Emissions int64
 }
 
 // States reads every bucket in one pipeline. With an error, which names the first
@@ -50,12 +55,12 @@ func (b *Buffer) States(ctx context.Context) ([accounting.Buckets]State, error) 
 }
 
 func (b *Buffer) parseState(reply []rueidis.RedisMessage) (State, error) {
-	if len(reply) != 8 {
-		return State{}, fmt.Errorf("reply has %d parts instead of 8", len(reply))
+	if len(reply) != 10 {
+		return State{}, fmt.Errorf("reply has %d parts instead of 10", len(reply))
 	}
 	var s State
-	var leaseLeft, least int64
-	for i, n := range map[int]*int64{0: &s.Quarantined, 1: &s.InFlight, 2: &s.Namespaces, 3: &s.Repositories, 5: &leaseLeft, 7: &least} {
+	var leaseLeft, least, waited int64
+	for i, n := range map[int]*int64{0: &s.Quarantined, 1: &s.InFlight, 2: &s.Namespaces, 3: &s.Repositories, 5: &leaseLeft, 7: &least, 8: &s.Emissions, 9: &waited} {
 		var err error
 		if *n, err = reply[i].AsInt64(); err != nil {
 			return State{}, err
@@ -76,6 +81,7 @@ func (b *Buffer) parseState(reply []rueidis.RedisMessage) (State, error) {
 		s.OldestFlush = id
 	}
 	s.QuietFor = b.quietFor(least)
+	s.DirtyFor = max(0, time.Duration(waited)*time.Millisecond)
 	return s, nil
 }
 

@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,53 @@ func TestStates(t *testing.T) {
 		require.InDelta(t, time.Minute, got.LeaseLeft, float64(30*time.Second))
 		states[b.bucket] = State{}
 		require.Zero(t, states, "no other bucket")
+	}))
+
+	t.Run("how long the oldest has waited, and how many emissions are pending", everywhere(func(t *testing.T, b *bundle) {
+		state := func() State {
+			states, err := b.States(t.Context())
+			require.NoError(t, err)
+			return states[b.bucket]
+		}
+		since := bucketPrefix(b.bucket) + sinceName
+		ago := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(-d).UnixMilli(), 10) }
+		for range 3 {
+			b.emit(t, 1, delta(b.namespace, 1, 1))
+		}
+		b.emit(t, 2, delta(b.namespace, 1, 1), delta(b.repository, 1, 1))
+		require.EqualValues(t, 5, state().Emissions)
+		b.do(t, "ZADD", since, ago(time.Hour), member(b.namespace))
+		b.do(t, "ZADD", since, ago(time.Minute), member(b.repository))
+		b.do(t, "ZADD", since, ago(24*time.Hour), member(b.newRepository()))
+		b.emit(t, 2, delta(b.namespace, 1, 1))
+		require.InDelta(t, time.Hour, state().DirtyFor, float64(30*time.Second), "a later emission makes it no younger")
+		require.EqualValues(t, 6, state().Emissions)
+
+		claim := b.claim(t)
+		require.EqualValues(t, 6, state().Emissions, "flushes are pending")
+		require.InDelta(t, time.Hour, state().DirtyFor, float64(30*time.Second), "the other marker waits")
+		b.finish(t, claim.Flushes)
+		require.EqualValues(t, 2, state().Emissions)
+		b.finish(t, b.claim(t).Flushes)
+		require.Zero(t, state().DirtyFor)
+		require.Zero(t, state().Emissions)
+
+		b.emit(t, 2, delta(b.namespace, 1, 1))
+		require.Less(t, state().DirtyFor, time.Minute, "dirty anew")
+		b.do(t, "DEL", since)
+		b.do(t, "SET", since, "x")
+		b.emit(t, 2, delta(b.repository, 1, 1))
+		require.Len(t, b.claim(t).Flushes, 2, "nothing fails for it")
+		b.do(t, "DEL", since)
+	}))
+
+	t.Run("more members than are looked at are counted by a sample", everywhere(func(t *testing.T, b *bundle) {
+		for range sample + 50 {
+			b.emit(t, 1, delta(b.newRepository(), 1, 1))
+		}
+		states, err := b.States(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, sample+50, states[b.bucket].Emissions)
 	}))
 
 	t.Run("a bucket that cannot be read does not hide the others", everywhere(func(t *testing.T, b *bundle) {
