@@ -24,6 +24,9 @@ var (
 	ErrVirtual = enthook.ErrVirtual
 	// ErrRepository says that a version names a repository that is not there.
 	ErrRepository = enthook.ErrRepository
+	// ErrDeleting says that a version was to be stored in a repository that is
+	// being deleted, itself or with its namespace.
+	ErrDeleting = enthook.ErrDeleting
 	// ErrFormat says that a version is of another format than its repository.
 	ErrFormat = enthook.ErrFormat
 	// ErrNamespace says that a version's namespace_id is not its repository's.

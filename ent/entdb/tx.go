@@ -34,6 +34,9 @@ type Repository struct {
 	NamespaceID uuid.UUID
 	Format      schematype.Format
 	Kind        schematype.Kind
+	// Deleting says that its deletion, or that of its namespace, was asked for,
+	// which cannot be taken back: nothing may be published into it.
+	Deleting bool
 }
 
 // FindRepository reads what never changes about a repository, once a transaction.
@@ -46,7 +49,7 @@ func (tx *Tx) FindRepository(ctx context.Context, id uuid.UUID) (Repository, err
 	if err != nil {
 		return Repository{}, fmt.Errorf("read the repository: %w", err)
 	}
-	return Repository{NamespaceID: r.Namespace, Format: schematype.Format(r.Format), Kind: schematype.Kind(r.Kind)}, nil
+	return Repository{NamespaceID: r.Namespace, Format: schematype.Format(r.Format), Kind: schematype.Kind(r.Kind), Deleting: r.Deleting}, nil
 }
 
 // Change is a change that raw SQL made in a counted transaction.

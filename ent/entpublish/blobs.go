@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/internal/blobs"
 )
 
 // PutBlobs stores blobs in a namespace ahead of the version that will attach
@@ -55,11 +56,15 @@ func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Bl
 }
 
 // CollectBlobs removes blobs of a namespace that no version has attached and
-// that were stored at least grace ago, at most limit of them, and returns
-// them: once the transaction has committed, and only then, their content may
-// be deleted from storage. Call it in further transactions until it returns
-// none. A grace of 0 is for a registry that stores blobs only with their
-// version: a blob that was put ahead of its version would be lost.
+// that were stored at least grace ago, at most limit of them, and returns them.
+// Call it in further transactions until it returns none. Their content stays
+// for another grace and is then deleted by DeleteContent. A grace of 0 is for a
+// registry that stores blobs only with their version: a blob that was put ahead
+// of its version would be lost.
+//
+// It is for those who cannot wait for the workers, which collect everywhere by
+// themselves (collect.interval), and reads all blobs of the namespace that come
+// before those it returns.
 //
 // It is safe beside publishes of the same blobs: those wait for it or it for
 // them. Error: ErrInvalid.
@@ -70,33 +75,28 @@ func CollectBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, grac
 	if limit < 1 {
 		return nil, fmt.Errorf("%w: the limit is %d, want 1 or more", ErrInvalid, limit)
 	}
-	candidates, err := collectBlobs(tx.Pgx().Query(ctx, `
-		SELECT b.sha256, b.size_bytes FROM blob_storage_blobs b
-		WHERE b.namespace_id = $1 AND b.created_at <= now() - $2::interval AND NOT EXISTS (
-			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = b.namespace_id AND a.sha256 = b.sha256)
-		ORDER BY b.sha256
-		LIMIT $3
-		FOR UPDATE OF b`, namespaceID, grace, limit))
-	if err != nil {
-		return nil, fmt.Errorf("find unreferenced blobs: %w", err)
+	const pageSize = 1000
+	var all []Blob
+	after := blobs.Key{Namespace: namespaceID}
+	for len(all) < limit {
+		page, err := blobs.Of(ctx, tx.Pgx(), after, pageSize)
+		if err != nil {
+			return nil, err
+		}
+		some := page.Unattached[:min(len(page.Unattached), limit-len(all))]
+		collected, err := blobs.Collect(ctx, tx, some, blobs.Grace{Row: grace, Content: grace})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range collected {
+			for _, blob := range c.Blobs {
+				all = append(all, Blob(blob))
+			}
+		}
+		if page.Seen < pageSize {
+			break
+		}
+		after = page.Last
 	}
-	if len(candidates) == 0 {
-		return nil, nil
-	}
-	return deleteBlobs(ctx, tx, namespaceID, candidates)
-}
-
-// deleteBlobs looks at the attachments again, in a new statement: a publish
-// that held a blob while we waited for its lock may have attached it.
-func deleteBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, candidates []Blob) ([]Blob, error) {
-	digests, _ := columns(candidates)
-	deleted, err := collectBlobs(tx.Pgx().Query(ctx, `
-		DELETE FROM blob_storage_blobs b
-		WHERE b.namespace_id = $1 AND b.sha256 = ANY ($2) AND NOT EXISTS (
-			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = b.namespace_id AND a.sha256 = b.sha256)
-		RETURNING b.sha256, b.size_bytes`, namespace, digests))
-	if err != nil {
-		return nil, fmt.Errorf("delete unreferenced blobs: %w", err)
-	}
-	return deleted, tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Bytes: -sizeOf(deleted)}})
+	return all, nil
 }

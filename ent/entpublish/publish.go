@@ -18,7 +18,8 @@ import (
 // changes nothing, and restores the version if it was soft-deleted. A Maven
 // version takes further files; the version of another format does not.
 //
-// Errors: ErrInvalid; ErrConflict; entdb.ErrRepository; entdb.ErrVirtual.
+// Errors: ErrInvalid; ErrConflict; entdb.ErrRepository; entdb.ErrVirtual;
+// entdb.ErrDeleting.
 func Publish(ctx context.Context, tx *entdb.Tx, v Version) (Published, error) {
 	blobs, err := distinct(v.Blobs)
 	if err != nil {
@@ -30,6 +31,9 @@ func Publish(ctx context.Context, tx *entdb.Tx, v Version) (Published, error) {
 	}
 	if repository.Kind == schematype.KindVirtual {
 		return Published{}, fmt.Errorf("publish %s: %w", v.Name, entdb.ErrVirtual)
+	}
+	if repository.Deleting {
+		return Published{}, fmt.Errorf("publish %s: %w", v.Name, entdb.ErrDeleting)
 	}
 	p := publisher{tx: tx, table: t, namespace: repository.NamespaceID, ref: v.Ref, blobs: blobs}
 	if err := putBlobs(ctx, tx, p.namespace, blobs); err != nil {

@@ -28,6 +28,7 @@ var (
 	ErrUncounted       = errors.New("counted mutation outside a counted transaction: run it in the function given to entdb's WithTx, through the client that the function is given")
 	ErrRepository      = errors.New("there is no such repository")
 	ErrVirtual         = errors.New("the repository is virtual: it is a view and stores nothing; publish into a hosted or remote repository")
+	ErrDeleting        = errors.New("the repository, or its namespace, is being deleted: publish into another one")
 	ErrFormat          = errors.New("the repository is of another format")
 	ErrNamespace       = errors.New("namespace_id is not the repository's namespace")
 	ErrHookSetSize     = errors.New("a hook set size_bytes behind the counting hooks, so the change cannot be counted: the transaction is refused; set the size on the mutation itself")
@@ -152,6 +153,8 @@ func (h versionHook[M]) check(facts entpgx.Repository, m M) error {
 	switch namespace, _ := m.NamespaceID(); {
 	case schematype.Kind(facts.Kind) == schematype.KindVirtual:
 		return ErrVirtual
+	case facts.Deleting:
+		return ErrDeleting
 	case schematype.Format(facts.Format) != h.table.Format:
 		return fmt.Errorf("%w: it is %s, the version is %s", ErrFormat, schematype.Format(facts.Format), h.table.Format)
 	case facts.Namespace != namespace:

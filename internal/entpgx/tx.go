@@ -52,6 +52,9 @@ var (
 type Repository struct {
 	Namespace    uuid.UUID
 	Format, Kind int16
+	// Deleting says that its deletion, or that of its namespace, was asked for,
+	// which cannot be taken back.
+	Deleting bool
 }
 
 // Tx is a transaction that collects the changes of counters and emits them
@@ -122,8 +125,9 @@ func (t *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
 		return r, nil
 	}
 	var r Repository
-	err := t.Pgx().QueryRow(ctx, `SELECT namespace_id, format, kind FROM repositories WHERE id = $1`, id).
-		Scan(&r.Namespace, &r.Format, &r.Kind)
+	err := t.Pgx().QueryRow(ctx, `
+		SELECT namespace_id, format, kind, EXISTS (SELECT FROM deletion_requests d WHERE d.scope_id IN (r.id, r.namespace_id))
+		FROM repositories r WHERE id = $1`, id).Scan(&r.Namespace, &r.Format, &r.Kind, &r.Deleting)
 	if err != nil {
 		return Repository{}, err
 	}
