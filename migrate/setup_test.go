@@ -113,7 +113,7 @@ func values[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) []
 // must fail the test and not hang it.
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
