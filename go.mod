@@ -6,6 +6,7 @@ require (
 	ariga.io/atlas v1.2.0
 	entgo.io/ent v0.14.5
 	github.com/coder/quartz v0.3.1
+	github.com/dustin/go-humanize v1.0.1
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/knadh/koanf/parsers/yaml v1.1.1
