@@ -17,8 +17,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/admin"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/collect"
 	"github.com/stowage-dev/stowage/internal/config"
 	"github.com/stowage-dev/stowage/internal/drain"
 	"github.com/stowage-dev/stowage/internal/jobqueue"
@@ -32,6 +34,9 @@ import (
 
 // startTimeout bounds what a worker checks before it starts.
 const startTimeout = 30 * time.Second
+
+// closeTimeout bounds what it writes when it stops.
+const closeTimeout = 10 * time.Second
 
 func workerCommand() *cobra.Command {
 	var validate bool
@@ -103,9 +108,17 @@ func runWorker(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 	}
 
 	registry := prometheus.NewRegistry()
+	m := metrics.New(registry)
+	db, err := entdb.New(entdb.Config{
+		Pool: pool, Redis: redis, Logger: log, Registerer: metrics.Shared{Metrics: m}, BufferTTL: cfg.Buffer.TTL,
+	})
+	if err != nil {
+		return err
+	}
+	defer closeClient(ctx, db, log)
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	jobs, err := jobqueue.New(jobqueue.Deps{
-		Pool: pool, Buffer: buf, Metrics: metrics.New(registry), Log: log, Clock: quartz.NewReal(),
+		Pool: pool, DB: db, Buffer: buf, Metrics: m, Upkeep: metrics.NewUpkeep(registry), Log: log, Clock: quartz.NewReal(),
 	}, jobConfig(cfg))
 	if err != nil {
 		return err
@@ -119,6 +132,15 @@ func runWorker(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 	log.InfoContext(ctx, "worker started", "admin", server.URL())
 	defer log.InfoContext(ctx, "worker stopped")
 	return serve(ctx, jobs, server)
+}
+
+// closeClient writes the reconciliation requests that wait in memory.
+func closeClient(ctx context.Context, db *entdb.Client, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := db.Close(ctx); err != nil {
+		log.ErrorContext(ctx, "worker stopped too early", "error", err)
+	}
 }
 
 // serve answers on the admin server until the last job has ended, so that a
@@ -174,6 +196,10 @@ func openRedis(cfg config.Redis, name string) (rueidis.Client, error) {
 	return redisconn.Open(option, name)
 }
 
+func collectConfig(cfg *config.Config) collect.Config {
+	return collect.Config{Grace: cfg.Collect.Grace, Interval: cfg.Collect.Interval, BatchSize: cfg.Collect.BatchSize}
+}
+
 func jobConfig(cfg *config.Config) jobqueue.Config {
 	return jobqueue.Config{
 		Drain: drain.Config{
@@ -199,6 +225,7 @@ func jobConfig(cfg *config.Config) jobqueue.Config {
 			},
 		},
 		Partitions: ledger.PartitionsConfig{Retention: cfg.Ledger.Retention},
+		Collect:    collectConfig(cfg),
 		SoftStop:   cfg.Shutdown.Timeout,
 	}
 }

@@ -131,7 +131,7 @@ func New(cfg Config) (*Client, error) {
 		c.buffer = buffer.New(cfg.Redis, buffer.Config{TTL: cfg.BufferTTL})
 		emitter = redisEmitter{buffer: c.buffer}
 	}
-	m := metrics.New(cfg.Registerer)
+	m := metrics.Of(cfg.Registerer)
 	c.writer = requests.NewWriter(cfg.Pool, m, cfg.Logger, quartz.NewReal())
 	c.observer = &observer{
 		emitter: emitter,

@@ -17,6 +17,7 @@ type Config struct {
 	Drain          Drain
 	Reconciliation Reconciliation
 	Ledger         Ledger
+	Collect        Collect
 	Admin          Admin
 	Log            Log
 	Shutdown       Shutdown
@@ -97,6 +98,13 @@ type Ledger struct {
 	Retention time.Duration
 }
 
+// Collect is how blobs are removed that nothing refers to.
+type Collect struct {
+	Grace     time.Duration
+	Interval  time.Duration
+	BatchSize int
+}
+
 // Admin is the server of metrics and health.
 type Admin struct {
 	Listen    string
@@ -137,6 +145,7 @@ func Default() *Config {
 			Guard:          Guard{Percent: 50, Bytes: 1 << 30, Components: 1000, ConfirmAfter: time.Hour},
 		},
 		Ledger:   Ledger{Retention: 30 * day},
+		Collect:  Collect{Grace: day, Interval: day, BatchSize: 1000},
 		Admin:    Admin{Listen: "127.0.0.1:9180"},
 		Log:      Log{Format: "text"},
 		Shutdown: Shutdown{Timeout: 30 * time.Second},

@@ -56,7 +56,7 @@ func TestMinimalConfigurationTakesTheDefaults(t *testing.T) {
 	require.NoError(t, err)
 	want := Default()
 	want.Database.URL = NewSecret("postgres://app:hunter2hunter2hunter2@db:5432/stowage")
-	want.Database.MaxConnections = 3*4 + 4 + 8
+	want.Database.MaxConnections = 3*4 + 4 + 11
 	want.Redis.Addresses = []string{"127.0.0.1:6379"}
 	require.Equal(t, want, c)
 	require.Empty(t, c.Warnings())
@@ -98,6 +98,10 @@ reconciliation:
     confirm_after: 2h
 ledger:
   retention: 1100h
+collect:
+  grace: 2h
+  interval: 3h
+  batch_size: 77
 admin:
   listen: 0.0.0.0:9999
   token: hunter2hunter2hunter2

@@ -18,6 +18,7 @@ const (
 	minTimeout        = time.Millisecond
 	maxChunkSize      = 5000 // one claim then blocks Redis for about 50 ms
 	maxWriteBackChunk = 5000
+	maxCollectBatch   = 10_000
 	maxParallel       = 1000
 	maxConnections    = 10_000
 	minTokenLength    = 16
@@ -26,11 +27,11 @@ const (
 // Connections that a worker needs. A pass holds three: its slot, its scan, and
 // its mark or write-back; a drain holds one. The rest is for River (listener,
 // fetching, completion, leadership, maintenance), the lock of the process that
-// leads, the short periodic jobs, and the readiness check.
+// leads, the short periodic jobs, backfills and deletions, and the readiness check.
 const (
 	connectionsPerPass  = 3
 	connectionsPerDrain = 1
-	connectionsOfOthers = 8
+	connectionsOfOthers = 11
 )
 
 func (c *Config) neededConnections() int {
@@ -68,6 +69,9 @@ func (c *Config) validateValues(p *problems) {
 	atLeast(p, "reconciliation.guard.components", c.Reconciliation.Guard.Components, 1)
 	atLeast(p, "reconciliation.guard.confirm_after", c.Reconciliation.Guard.ConfirmAfter, minTimeout)
 	atLeast(p, "ledger.retention", c.Ledger.Retention, minTimeout)
+	atLeast(p, "collect.grace", c.Collect.Grace, 0)
+	atLeast(p, "collect.interval", c.Collect.Interval, minInterval)
+	between(p, "collect.batch_size", c.Collect.BatchSize, 1, maxCollectBatch)
 	atLeast(p, "shutdown.timeout", c.Shutdown.Timeout, minTimeout)
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		p.refuseValue("log.format", "%q is neither text nor json", c.Log.Format)

@@ -50,6 +50,10 @@ func TestInvalid(t *testing.T) {
 		{"AC32 an empty write-back", source{file: "reconciliation: {write_back_chunk: -1}"}, "reconciliation.write_back_chunk: -1 is below 1"},
 		{"AC32 a pool of less than nothing", source{file: "database: {max_connections: -1}"}, "database.max_connections: -1 is below 0"},
 		{"AC32 a tick without pause", source{file: "drain: {interval: 1ms}"}, "drain.interval: 1ms is below 100ms"},
+		{"AC32 a negative grace", source{file: "collect: {grace: -1s}"}, "collect.grace: -1s is below 0s"},
+		{"AC32 a walk without pause", source{file: "collect: {interval: 1ms}"}, "collect.interval: 1ms is below 100ms"},
+		{"AC32 an empty batch", source{file: "collect: {batch_size: 0}"}, "collect.batch_size: 0 is below 1"},
+		{"AC32 a batch that holds too many locks", source{file: "collect: {batch_size: 10001}"}, "collect.batch_size: 10001 is above 10000"},
 		{"AC32 no time to stop", source{file: "shutdown: {timeout: 0s}"}, "shutdown.timeout: 0s is below 1ms"},
 		{"AC32 a negative staleness", source{file: "reconciliation: {staleness: -1h}"}, "reconciliation.staleness: -1h0m0s is below 1ms"},
 
@@ -57,7 +61,7 @@ func TestInvalid(t *testing.T) {
 		{"AC32 a tick as long as a job may be late", source{file: "drain: {interval: 1m}"}, "drain.interval: 1m is not shorter than drain.stale_timeout (1m)"},
 		{"AC32 a job that is canceled before it is stale", source{file: "drain: {stale_timeout: 2m1s}"}, "drain.stale_timeout: 2m1s is longer than drain.job_timeout (2m)"},
 		{"AC32 a lease shorter than a claim may take", source{file: "drain: {lease: 4999ms}"}, "drain.lease: 4.999s is shorter than buffer.claim_timeout (5s)"},
-		{"AC32 a pool one too small", source{file: "database: {max_connections: 23}"}, "database.max_connections: 23 is below 24: 3 for each of reconciliation.max_in_flight (4), 1 for each of drain.workers (4) and 8 for everything else"},
+		{"AC32 a pool one too small", source{file: "database: {max_connections: 26}"}, "database.max_connections: 26 is below 27: 3 for each of reconciliation.max_in_flight (4), 1 for each of drain.workers (4) and 11 for everything else"},
 		{"AC32 a retention of twice the buffer's life", source{file: "ledger: {retention: 480h}"}, "ledger.retention: 480h is not longer than twice buffer.ttl (240h)"},
 		{"AC32 a retention of twice the longest pass", source{file: "reconciliation: {job_timeout: 360h}"}, "ledger.retention: 720h is not longer than twice reconciliation.job_timeout (360h)"},
 
@@ -146,7 +150,7 @@ func TestWhatIsBarelyValid(t *testing.T) {
 		"just shorter ticks":         "drain: {interval: 59999ms}",
 		"stale as it is canceled":    "drain: {stale_timeout: 2m}",
 		"a lease as long as a claim": "drain: {lease: 5s}",
-		"just the pool":              "database: {max_connections: 24}",
+		"just the pool":              "database: {max_connections: 27}",
 		"just the retention":         "ledger: {retention: 480h1s}",
 		"loopback without token":     "admin: {listen: '[::1]:0'}",
 		"sections left empty":        "drain:\nlog: {}",

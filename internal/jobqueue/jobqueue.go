@@ -19,7 +19,11 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/internal/backfill"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/collect"
+	"github.com/stowage-dev/stowage/internal/deletion"
 	"github.com/stowage-dev/stowage/internal/drain"
 	"github.com/stowage-dev/stowage/internal/lead"
 	"github.com/stowage-dev/stowage/internal/ledger"
@@ -33,7 +37,7 @@ const (
 	leaderQueue = "leader"
 	// leaderWorkers is more than there are kinds of job in the leader's queue,
 	// so a sweep that takes long does not hold up a tick.
-	leaderWorkers = 8
+	leaderWorkers = 12
 	// jobTimeout is that of kinds that name none. rescueAfter is when a job that
 	// is still marked as running counts as a dead process's: River wants it to
 	// be longer, and waits for a kind's own timeout where that is longer still.
@@ -59,6 +63,7 @@ type Config struct {
 	DrainWorkers int
 	Reconcile    reconcile.Config
 	Partitions   ledger.PartitionsConfig
+	Collect      collect.Config
 	// SoftStop is how long running jobs get to end by themselves when the
 	// process stops. Then their contexts are canceled.
 	SoftStop time.Duration
@@ -66,9 +71,12 @@ type Config struct {
 
 // Deps is what the jobs work with. All are required.
 type Deps struct {
-	Pool    *pgxpool.Pool
+	Pool *pgxpool.Pool
+	// DB makes the counted transactions of jobs that delete.
+	DB      *entdb.Client
 	Buffer  *buffer.Buffer
 	Metrics *metrics.Metrics
+	Upkeep  *metrics.Upkeep
 	Log     *slog.Logger
 	Clock   quartz.Clock
 }
@@ -90,7 +98,7 @@ type Queue struct {
 // New registers every kind of job. A process registers all of them, because the
 // one that River elects rescues, and discards, what it does not know.
 func New(deps Deps, cfg Config) (*Queue, error) {
-	if err := errors.Join(cfg.Drain.Validate(), cfg.Reconcile.Validate(), cfg.Partitions.Validate()); err != nil {
+	if err := errors.Join(cfg.Drain.Validate(), cfg.Reconcile.Validate(), cfg.Partitions.Validate(), cfg.Collect.Validate()); err != nil {
 		return nil, fmt.Errorf("job queue: %w", err)
 	}
 	q := &Queue{
@@ -110,7 +118,7 @@ func New(deps Deps, cfg Config) (*Queue, error) {
 			drain.Queue:               {MaxWorkers: cfg.DrainWorkers},
 			reconcile.QueueNamespaces: {MaxWorkers: cfg.Reconcile.MaxInFlight},
 		},
-		Middleware:                  []rivertype.Middleware{river.WorkerMiddlewareFunc(q.inTerm)},
+		Middleware:                  []rivertype.Middleware{river.WorkerMiddlewareFunc(q.countRescued), river.WorkerMiddlewareFunc(q.inTerm)},
 		ErrorHandler:                &errorHandler{deps.Log},
 		JobTimeout:                  jobTimeout,
 		RescueStuckJobsAfter:        rescueAfter,
@@ -126,6 +134,8 @@ func New(deps Deps, cfg Config) (*Queue, error) {
 func registered(deps Deps, cfg Config) (*river.Workers, error) {
 	draining := drain.Dependencies{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log, Clock: deps.Clock}
 	reconciling := reconcile.Deps{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log}
+	backfilling := backfill.Deps{Pool: deps.Pool, DB: deps.DB, Metrics: deps.Upkeep, Log: deps.Log, Clock: deps.Clock}
+	deleting := deletion.Deps{Pool: deps.Pool, DB: deps.DB, Metrics: deps.Upkeep, Log: deps.Log, Clock: deps.Clock}
 	workers := river.NewWorkers()
 	err := errors.Join(
 		river.AddWorkerSafely(workers, drain.NewTickWorker(cfg.Drain, draining)),
@@ -135,11 +145,20 @@ func registered(deps Deps, cfg Config) (*river.Workers, error) {
 		river.AddWorkerSafely(workers, reconcile.NewNamespace(reconciling, cfg.Reconcile)),
 		river.AddWorkerSafely(workers, reconcile.NewBacklog(reconciling, cfg.Reconcile)),
 		river.AddWorkerSafely(workers, ledger.NewPartitionsWorker(cfg.Partitions, deps.Pool, deps.Log, deps.Clock)),
+		river.AddWorkerSafely(workers, &sampler{pool: deps.Pool, metrics: deps.Metrics, shown: map[jobGroup]bool{}}),
+		river.AddWorkerSafely(workers, backfill.NewWorker(backfilling, Backfills(cfg.Collect, deps.Upkeep))),
+		river.AddWorkerSafely(workers, deletion.NewWorker(deleting, cfg.Collect.Grace)),
+		river.AddWorkerSafely(workers, deletion.NewGauges(deleting)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("job queue: %w", err)
 	}
 	return workers, nil
+}
+
+// Backfills are all that the workers know.
+func Backfills(cfg collect.Config, m *metrics.Upkeep) []backfill.Backfill {
+	return []backfill.Backfill{backfill.Statistics(), collect.Backfill(cfg, m)}
 }
 
 // Run works jobs until ctx ends, and then stops: it fetches no more, lets the

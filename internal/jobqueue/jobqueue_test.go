@@ -21,8 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
+	"github.com/stowage-dev/stowage/internal/collect"
 	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/drain"
 	"github.com/stowage-dev/stowage/internal/lead"
@@ -50,6 +52,7 @@ func fastConfig() Config {
 			Guard: reconcile.DefaultGuard(),
 		},
 		Partitions: ledger.PartitionsConfig{Retention: 30 * 24 * time.Hour},
+		Collect:    collect.Config{Grace: time.Hour, Interval: time.Hour, BatchSize: 100},
 		SoftStop:   30 * time.Second,
 	}
 }
@@ -98,10 +101,16 @@ func (c *cluster) process(cfg Config, tracer pgx.QueryTracer) *process {
 	c.t.Cleanup(pool.Close)
 
 	registry := prometheus.NewRegistry()
+	m := metrics.New(registry)
+	db, err := entdb.New(entdb.Config{
+		Pool: pool, Redis: c.redis.Client(c.t), Logger: slog.New(slog.DiscardHandler), Registerer: metrics.Shared{Metrics: m},
+	})
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { require.NoError(c.t, db.Close(context.Background())) })
 	deps := Deps{
-		Pool:    pool,
+		Pool: pool, DB: db, Upkeep: metrics.NewUpkeep(registry),
 		Buffer:  buffer.New(c.redis.Client(c.t), buffer.Config{TTL: time.Hour, LeaseTTL: 5 * time.Second}),
-		Metrics: metrics.New(registry), Log: slog.New(slog.DiscardHandler), Clock: quartz.NewReal(),
+		Metrics: m, Log: slog.New(slog.DiscardHandler), Clock: quartz.NewReal(),
 	}
 	q, err := New(deps, cfg)
 	require.NoError(c.t, err)
@@ -168,7 +177,7 @@ func TestEveryScheduledJobIsRegisteredAndWorked(t *testing.T) {
 		require.Positive(t, e.every, e.args.Kind())
 	}
 	slices.Sort(kinds)
-	require.Equal(t, []string{"buffer_sweep", "drain_tick", "ledger_partitions", "reconcile_backlog", "reconcile_trigger"}, kinds)
+	require.Equal(t, []string{"backfill", "buffer_sweep", "deletion", "deletion_gauges", "drain_tick", "jobs_sample", "ledger_partitions", "reconcile_backlog", "reconcile_trigger"}, kinds)
 
 	c.start(p)
 	for _, kind := range kinds {

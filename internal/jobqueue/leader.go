@@ -9,14 +9,19 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/stowage-dev/stowage/internal/backfill"
+	"github.com/stowage-dev/stowage/internal/deletion"
 	"github.com/stowage-dev/stowage/internal/drain"
 	"github.com/stowage-dev/stowage/internal/ledger"
+	"github.com/stowage-dev/stowage/internal/paced"
 	"github.com/stowage-dev/stowage/internal/reconcile"
 )
 
 const (
 	// backlogInterval is the least time between two counts of the backlog.
 	backlogInterval = time.Minute
+	// sampleInterval is the time between two looks at the queue.
+	sampleInterval  = 15 * time.Second
 	partitionsEvery = time.Hour
 	sweepEvery      = 24 * time.Hour
 	// insertRetry is the pause after a failed insert of a job whose next turn
@@ -45,8 +50,12 @@ func schedule(cfg Config) []entry {
 		{args: reconcile.TriggerArgs{}, every: cfg.Reconcile.TriggerInterval, atOnce: true},
 		// Not at once: the former leader may just have counted.
 		{args: reconcile.BacklogArgs{}, every: backlogInterval},
+		{args: SampleArgs{}, every: sampleInterval},
 		{args: ledger.PartitionsArgs{}, every: partitionsEvery, atOnce: true},
 		{args: drain.SweepArgs{}, every: sweepEvery, atOnce: true},
+		{args: backfill.Args{}, every: paced.Interval, atOnce: true},
+		{args: deletion.Args{}, every: paced.Interval, atOnce: true},
+		{args: deletion.GaugesArgs{}, every: deletion.GaugesInterval},
 	}
 }
 
@@ -67,9 +76,14 @@ func (q *Queue) serve(ctx, term context.Context) {
 	} else {
 		q.keepSchedule(term)
 	}
-	q.deps.Metrics.Withdraw()
+	q.withdraw()
 	q.removeQueue(ctx)
+	q.withdraw()
+}
+
+func (q *Queue) withdraw() {
 	q.deps.Metrics.Withdraw()
+	q.deps.Upkeep.Withdraw()
 }
 
 // removeQueue returns when no job of the leader's queue runs any more, or, if
