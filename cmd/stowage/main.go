@@ -36,7 +36,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(workerCommand(), migrateCommand(), recoverCommand(), alertsCommand(), namespaceCommand(), bufferCommand())
+	root.AddCommand(workerCommand(), migrateCommand(), recoverCommand(), alertsCommand(), namespaceCommand(), bufferCommand(), backfillCommand())
 	return root
 }
 
