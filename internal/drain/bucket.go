@@ -170,11 +170,16 @@ func (r *run) apply(ctx context.Context, c buffer.Claim) (settled, error) {
 	for _, result := range results {
 		if result.Verdict == ledger.Poisoned {
 			s.unusable = append(s.unusable, result.Flush.Scope)
+			r.left(metrics.FlushQuarantined, result.Flush)
 			continue
 		}
 		s.done = append(s.done, result.Flush)
 		r.Metrics.DrainFlushes.WithLabelValues(result.Verdict.String()).Inc()
+		if result.Verdict != ledger.Replayed { // counted by whoever entered it
+			r.left(result.Verdict.String(), result.Flush)
+		}
 	}
+	r.left(metrics.FlushTooOld, tooOld...)
 	// Before the request: what a writer adds after it would be in nobody's count.
 	if err := r.Buffer.Quarantine(ctx, r.bucket, s.unusable); err != nil {
 		return settled{}, err
@@ -184,6 +189,13 @@ func (r *run) apply(ctx context.Context, c buffer.Claim) (settled, error) {
 	}
 	r.reportLost(ctx, len(tooOld), s, c.Foreign)
 	return s, nil
+}
+
+// left counts the emissions of flushes that leave the buffer.
+func (r *run) left(outcome string, flushes ...accounting.Flush) {
+	for _, f := range flushes {
+		r.Metrics.DrainEmissions.WithLabelValues(outcome).Add(float64(f.Emissions))
+	}
 }
 
 // splitByAge tells the flushes that may be applied from those too old for it.

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/failpoint"
+	"github.com/stowage-dev/stowage/internal/ledger"
 )
 
 // TickArgs is the job that starts the drains, every Config.Interval. The process
@@ -78,6 +80,9 @@ func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
 	if err := failpoint.Hit(ctx, failpoint.TickSampled); err != nil {
 		return err
 	}
+	if unread == nil {
+		unread = w.samplePending(ctx)
+	}
 	// The drains first: after a loss, to request every namespace takes long.
 	return errors.Join(unread, w.insert(ctx, scheduled, sizes), w.watch(ctx))
 }
@@ -92,6 +97,29 @@ func (w *TickWorker) sample(sizes [accounting.Buckets]buffer.Size) {
 	}
 	w.Metrics.DirtySetSize.WithLabelValues(accounting.KindNamespace.String()).Set(float64(namespaces))
 	w.Metrics.DirtySetSize.WithLabelValues(accounting.KindRepository.String()).Set(float64(repositories))
+}
+
+// samplePending exports what is pending, and for how long. A flush is as old as its
+// batch; a part of the buckets would look as if the others were empty.
+func (w *TickWorker) samplePending(ctx context.Context) error {
+	states, err := w.Buffer.States(ctx)
+	if err != nil {
+		return fmt.Errorf("sample what is pending: %w", err)
+	}
+	var emissions, quarantined int64
+	var oldest time.Duration
+	for _, s := range states {
+		emissions += s.Emissions
+		quarantined += s.Quarantined
+		oldest = max(oldest, s.DirtyFor)
+		if s.OldestFlush != uuid.Nil {
+			oldest = max(oldest, w.Clock.Since(ledger.BatchTime(s.OldestFlush)))
+		}
+	}
+	w.Metrics.PendingEmissions.WithLabelValues().Set(float64(emissions))
+	w.Metrics.PendingAge.WithLabelValues().Set(oldest.Seconds())
+	w.Metrics.Quarantined.WithLabelValues().Set(float64(quarantined))
+	return nil
 }
 
 // insert needs a context that carries the River client, as Work's does.

@@ -15,10 +15,12 @@ func TestAC33MetricsAreZeroFromTheStart(t *testing.T) {
 	m := New(registry)
 	require.Equal(t, map[string]int{
 		"stowage_counter_emissions_total":               1,
+		"stowage_counter_scope_emissions_total":         1,
 		"stowage_counter_emit_failures_total":           1,
 		"stowage_counter_emit_duration_seconds":         1,
 		"stowage_reconciliation_requests_unwritten":     1,
 		"stowage_drain_flushes_total":                   7,
+		"stowage_drain_emissions_total":                 5,
 		"stowage_drain_duration_seconds":                1,
 		"stowage_buffer_loss_total":                     3,
 		"stowage_reconciliation_passes_total":           7,
@@ -28,13 +30,26 @@ func TestAC33MetricsAreZeroFromTheStart(t *testing.T) {
 		"stowage_reconciliation_discrepancy_components": 1,
 	}, series(t, registry))
 
+	before := series(t, registry)
 	m.SetBacklog(3)
+	m.SetHeld(1)
 	m.DirtySetSize.WithLabelValues("namespace").Set(4)
-	require.Equal(t, 1, series(t, registry)["stowage_reconciliation_backlog"])
-	require.Equal(t, 1, series(t, registry)["stowage_counter_dirty_set_size"])
+	for _, gauge := range []*prometheus.GaugeVec{m.PendingEmissions, m.PendingAge, m.Quarantined} {
+		gauge.WithLabelValues().Set(5)
+	}
+	m.Jobs.WithLabelValues("drain_tick", "running").Set(6)
+	m.JobsOldest.WithLabelValues("drain_tick").Set(7)
+	m.JobsDiscarded.WithLabelValues("drain_tick").Set(8)
+	for _, name := range []string{
+		"stowage_reconciliation_backlog", "stowage_reconciliation_held", "stowage_counter_dirty_set_size",
+		"stowage_counter_pending_emissions", "stowage_counter_pending_age_seconds", "stowage_counter_quarantined_scopes",
+		"stowage_jobs", "stowage_jobs_oldest_seconds", "stowage_jobs_discarded",
+	} {
+		require.NotContains(t, before, name)
+		require.Equal(t, 1, series(t, registry)[name], name)
+	}
 	m.Withdraw()
-	require.NotContains(t, series(t, registry), "stowage_reconciliation_backlog")
-	require.NotContains(t, series(t, registry), "stowage_counter_dirty_set_size")
+	require.Equal(t, before, series(t, registry), "a process that leads no longer exports none of them")
 }
 
 // series is how many there are of each metric. None of them has a value but
