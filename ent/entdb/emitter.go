@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
@@ -106,13 +107,17 @@ var errScopes = errors.New("the buffer refused scopes, because their keys hold f
 // redisEmitter is the Emitter over the Redis buffer.
 type redisEmitter struct {
 	buffer *buffer.Buffer
+	// taken counts the scopes of emissions, as the drains will.
+	taken prometheus.Counter
 }
 
 func (r redisEmitter) Emit(ctx context.Context, e Emission) error {
-	failed, err := r.buffer.Emit(ctx, e.NamespaceID, accounting.Marker(e.Marker), deltasOf(e))
+	deltas := deltasOf(e)
+	failed, err := r.buffer.Emit(ctx, e.NamespaceID, accounting.Marker(e.Marker), deltas)
 	if err != nil {
 		return err
 	}
+	r.taken.Add(float64(len(deltas) - len(failed)))
 	if len(failed) > 0 {
 		return fmt.Errorf("%w: %d of them", errScopes, len(failed))
 	}

@@ -126,12 +126,12 @@ func New(cfg Config) (*Client, error) {
 	}
 	cfg.setDefaults()
 	c := &Client{pool: cfg.Pool}
+	m := metrics.Of(cfg.Registerer)
 	emitter := cfg.Emitter
 	if emitter == nil {
 		c.buffer = buffer.New(cfg.Redis, buffer.Config{TTL: cfg.BufferTTL})
-		emitter = redisEmitter{buffer: c.buffer}
+		emitter = redisEmitter{buffer: c.buffer, taken: m.ScopeEmissions}
 	}
-	m := metrics.Of(cfg.Registerer)
 	c.writer = requests.NewWriter(cfg.Pool, m, cfg.Logger, quartz.NewReal())
 	c.observer = &observer{
 		emitter: emitter,
