@@ -23,6 +23,7 @@ func migrateCommand() *cobra.Command {
 		migrateVerifyCommand(),
 		migrateDownCommand(),
 		migrateDiffCommand(),
+		migrateReviewCommand(),
 		migrateHashCommand(),
 		migrateSchemaCommand(),
 		migrateRolesCommand(),

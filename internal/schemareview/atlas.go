@@ -1,0 +1,128 @@
+package schemareview
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"ariga.io/atlas/schemahcl"
+	atlas "ariga.io/atlas/sql/migrate"
+	"ariga.io/atlas/sql/postgres"
+	_ "ariga.io/atlas/sql/postgres/postgrescheck" // the analyzers
+	"ariga.io/atlas/sql/schema"
+	"ariga.io/atlas/sql/sqlcheck"
+)
+
+// analysis collects what the analyzers of Atlas want to know of a file.
+type analysis struct {
+	driver atlas.Driver
+	realm  *schema.Realm
+	file   *sqlcheck.File
+	// lines of the statements by the position that the analyzers report.
+	lines map[int]int
+}
+
+func newAnalysis(ctx context.Context, driver atlas.Driver) (*analysis, error) {
+	a := &analysis{driver: driver}
+	return a, a.inspect(ctx)
+}
+
+// begin is before the first statement of a file.
+func (a *analysis) begin(file *File) {
+	a.lines = map[int]int{}
+	a.file = &sqlcheck.File{File: atlas.NewLocalFile(file.Name, []byte(file.content)), From: a.realm}
+}
+
+// inspect leaves out the partitions: they follow their parent.
+func (a *analysis) inspect(ctx context.Context) (err error) {
+	a.realm, err = a.driver.InspectRealm(ctx, &schema.InspectRealmOption{Exclude: []string{"partitions*", "*.atlas_schema_revisions"}})
+	if err != nil {
+		return fmt.Errorf("inspecting the schema as Atlas does: %w", err)
+	}
+	return nil
+}
+
+// add is after a statement.
+func (a *analysis) add(ctx context.Context, s *Statement) error {
+	if s.before.sameShape(s.after) {
+		return nil
+	}
+	before := a.realm
+	if err := a.inspect(ctx); err != nil {
+		return err
+	}
+	changes, err := a.driver.RealmDiff(before, a.realm)
+	if err != nil {
+		return fmt.Errorf("comparing the schemas as Atlas does: %w", err)
+	}
+	a.lines[s.position] = s.Line
+	a.file.Changes = append(a.file.Changes, &sqlcheck.Change{Changes: renames(changes, s), Stmt: &atlas.Stmt{Pos: s.position, Text: s.SQL}})
+	return nil
+}
+
+// findings are those about the file, which is at its end.
+func (a *analysis) findings(ctx context.Context, file *File) (found []Finding, err error) {
+	a.file.To = a.realm
+	// By default an analyzer that finds something also fails.
+	quiet := &schemahcl.Resource{Children: []*schemahcl.Resource{{Type: "destructive", Attrs: []*schemahcl.Attr{schemahcl.BoolAttr("error", false)}}}}
+	analyzers, err := sqlcheck.AnalyzerFor(postgres.DriverName, quiet)
+	if err != nil {
+		return nil, err
+	}
+	pass := &sqlcheck.Pass{File: a.file, Reporter: sqlcheck.ReportWriterFunc(func(r sqlcheck.Report) {
+		for _, d := range r.Diagnostics {
+			found = append(found, Finding{Rule: "atlas/" + d.Code, Blocking: true, File: file.Name, Line: a.lines[d.Pos], Message: d.Text})
+		}
+	})}
+	return found, sqlcheck.Analyzers(analyzers).Analyze(ctx, pass)
+}
+
+// renames puts the renames in place of the drops and additions for which Atlas,
+// which compares names, takes them.
+func renames(changes schema.Changes, s *Statement) schema.Changes {
+	for _, was := range s.before.Tables {
+		now, stands := s.after.table(was.ID)
+		if !stands || now.Name == was.Name {
+			continue
+		}
+		dropped, added := changes.IndexDropTable(bare(was)), changes.IndexAddTable(bare(now))
+		if dropped < 0 || added < 0 {
+			continue
+		}
+		rename := &schema.RenameTable{From: changes[dropped].(*schema.DropTable).T, To: changes[added].(*schema.AddTable).T}
+		changes = slices.DeleteFunc(changes, func(c schema.Change) bool { return c == changes[dropped] || c == changes[added] })
+		changes = append(changes, rename)
+	}
+	for _, change := range changes {
+		if m, ok := change.(*schema.ModifyTable); ok {
+			renameColumns(m, s)
+		}
+	}
+	return changes
+}
+
+// bare is the name without the schema, as Atlas has it.
+func bare(t table) string {
+	if t.Schema == "public" {
+		return t.Name
+	}
+	return t.Name[len(t.Schema)+1:]
+}
+
+func renameColumns(m *schema.ModifyTable, s *Statement) {
+	for _, was := range s.before.Columns {
+		now, stands := s.after.column(was.Table, was.Number)
+		owner, _ := s.after.table(was.Table)
+		if !stands || now.Name == was.Name || bare(owner) != m.T.Name {
+			continue
+		}
+		changes := schema.Changes(m.Changes)
+		dropped, added := changes.IndexDropColumn(was.Name), changes.IndexAddColumn(now.Name)
+		if dropped < 0 || added < 0 {
+			continue
+		}
+		rename := &schema.RenameColumn{From: changes[dropped].(*schema.DropColumn).C, To: changes[added].(*schema.AddColumn).C}
+		gone := []schema.Change{changes[dropped], changes[added]}
+		m.Changes = append(slices.DeleteFunc(changes, func(c schema.Change) bool { return slices.Contains(gone, c) }), rename)
+	}
+}

@@ -1,0 +1,60 @@
+package schemareview_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/internal/schemareview"
+)
+
+// updateGolden names the variable that makes the test write the comments anew.
+const updateGolden = "STOWAGE_TEST_UPDATE_GOLDEN"
+
+// Each folder of testdata is a change: migrations in the order of their names, and
+// what is declared. review.md is the comment about it, which a reviewer of a change
+// to the rules reads.
+func TestGoldenReviews(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"good", "rows", "text", "compat", "required", "fails", "allowed"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := reviewOfFolder(t, filepath.Join("testdata", name))
+			got := strings.ReplaceAll(markdown(t, report), fmt.Sprintf("PostgreSQL %d", report.Server), "PostgreSQL N")
+			golden := filepath.Join("testdata", name, "review.md")
+			if os.Getenv(updateGolden) != "" {
+				require.NoError(t, os.WriteFile(golden, []byte(got), 0o600))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got, "if that is right, run the test with %s=1 and read the difference", updateGolden)
+		})
+	}
+}
+
+func reviewOfFolder(t *testing.T, folder string) *schemareview.Report {
+	t.Helper()
+	r := newRepository(t)
+	files, err := filepath.Glob(filepath.Join(folder, "*.sql"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for i, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		r.writeRaw(t, newName(i), string(content))
+	}
+	declared, err := filepath.Glob(filepath.Join(folder, "t*", "*.sql"))
+	require.NoError(t, err)
+	for _, file := range declared {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		inRoot, err := filepath.Rel(folder, file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(r.root(), inRoot), content, 0o600))
+	}
+	return r.review(t)
+}

@@ -1,0 +1,1 @@
+ALTER TABLE counter_buckets RENAME TO buckets;

@@ -1,0 +1,2 @@
+ALTER TABLE maven_versions
+    DROP COLUMN version;

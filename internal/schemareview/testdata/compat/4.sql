@@ -1,0 +1,1 @@
+ALTER TABLE npm_versions RENAME COLUMN version TO release;

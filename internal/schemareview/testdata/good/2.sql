@@ -1,0 +1,1 @@
+ALTER TABLE repositories VALIDATE CONSTRAINT ck_repositories_visibility;

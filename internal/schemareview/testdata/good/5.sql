@@ -1,0 +1,6 @@
+UPDATE
+    repositories
+SET
+    description = name
+WHERE
+    description IS NULL;

@@ -1,0 +1,2 @@
+ALTER TABLE repositories
+    ADD COLUMN holder text NOT NULL;

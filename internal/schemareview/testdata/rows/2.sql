@@ -1,0 +1,2 @@
+ALTER TABLE maven_versions
+    ALTER COLUMN version TYPE varchar(200);

@@ -1,0 +1,1 @@
+CREATE INDEX index_repositories_on_kind ON repositories (kind);

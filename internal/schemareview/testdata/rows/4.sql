@@ -1,0 +1,2 @@
+ALTER TABLE repositories
+    ADD CONSTRAINT ck_repositories_name CHECK (name <> '');

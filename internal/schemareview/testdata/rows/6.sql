@@ -1,0 +1,2 @@
+ALTER TABLE repositories
+    ALTER COLUMN soft_deleted_at SET NOT NULL;
