@@ -18,7 +18,7 @@ func TestSample(t *testing.T) {
 	c := newCluster(t)
 	insert := func(kind, state, rest string) {
 		c.exec(`INSERT INTO river.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at)
-			SELECT $1, '{}', 1, $2::text::river.river_job_state, ` + rest, kind, state)
+			SELECT $1, '{}', 1, $2::text::river.river_job_state, `+rest, kind, state)
 	}
 	insert("a", "available", `now() - interval '90 seconds', NULL`)
 	insert("a", "available", `now() - interval '10 seconds', NULL`)
