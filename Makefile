@@ -7,6 +7,7 @@ SHELL := /bin/bash -euo pipefail
 
 LAB := bin/stowagelab
 LINTER := bin/golangci-lint
+BASE ?= $(shell git merge-base HEAD origin/main || echo origin/main)
 ATLAS := bin/atlas
 MODULES := . internal/tools internal/atlascli testdata/importer
 # Neither what is generated, nor roles.sql: pg_format spoils its DO blocks.
@@ -61,6 +62,11 @@ generate-client: ## Write the client in ent from ent/schema
 generate-schema: build ## Write migrate/schema.sql from the migrations
 	$(LAB) setup
 	$(LAB) run -- sh -c 'bin/stowage migrate schema --dev-url "$$STOWAGE_TEST_DATABASE_URL"'
+
+.PHONY: review
+review: build ## Set-up, then the review of the migrations since BASE, by default where this branch left origin/main
+	$(LAB) setup --tests
+	$(LAB) run -- sh -c 'bin/stowage migrate review --base "$(BASE)" --dev-url "$$STOWAGE_TEST_DATABASE_URL"'
 
 .PHONY: check
 check: check-client check-schema check-sql check-modules ## All checks for drift below (further ones are tests)
