@@ -122,8 +122,11 @@ func (s *services) writesEverything(db *entdb.Client, namespace, repository uuid
 	s.t.Helper()
 	version := func(n string) entpublish.Version {
 		return entpublish.Version{
-			Ref:   entpublish.Ref{RepositoryID: repository, Name: "group:artifact", Version: n},
-			Blobs: []entpublish.Blob{{Digest: schematype.Digest{1}, Size: 10}, {Digest: schematype.Digest{2, n[0]}, Size: 20}},
+			Ref: entpublish.Ref{RepositoryID: repository, Name: "group:artifact", Version: n},
+			Files: []entpublish.File{
+				{Path: "pom", Blob: entpublish.Blob{Digest: schematype.Digest{1}, Size: 10}},
+				{Path: "jar", Blob: entpublish.Blob{Digest: schematype.Digest{2, n[0]}, Size: 20}},
+			},
 		}
 	}
 	steps := []func(context.Context, *entdb.Tx) error{

@@ -143,7 +143,9 @@ func New(cfg Config) (*Client, error) {
 		logger:  cfg.Logger,
 	}
 	c.Client = ent.NewClient(ent.Driver(entpgx.NewDriver(cfg.Pool, entpgx.Timeouts{Commit: cfg.CommitTimeout, Idle: cfg.IdleTimeout}, c.observer)))
-	enthook.Register(c.Client)
+	if err := enthook.Register(c.Client); err != nil {
+		return nil, errors.Join(fmt.Errorf("entdb: %w", err), c.Close(context.Background()))
+	}
 	return c, nil
 }
 

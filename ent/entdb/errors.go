@@ -29,6 +29,18 @@ var (
 	ErrDeleting = enthook.ErrDeleting
 	// ErrFormat says that a version is of another format than its repository.
 	ErrFormat = enthook.ErrFormat
+	// ErrFormats says that the database and this build know other formats: migrate
+	// the one, or deploy the other.
+	ErrFormats = errors.New("the database knows other formats than this build")
+	// ErrNoCountingPath says that versions of a format of this build would not be
+	// counted. The build is wrong: New fails.
+	ErrNoCountingPath = enthook.ErrNoCountingPath
+	// ErrSoftDeleted says that a repository, or its namespace, is soft-deleted and
+	// takes no content until it is restored.
+	ErrSoftDeleted = enthook.ErrSoftDeleted
+	// ErrReferenced says that an image index refers to a manifest that was to be
+	// deleted without it. The text names both digests.
+	ErrReferenced = enthook.ErrReferenced
 	// ErrNamespace says that a version's namespace_id is not its repository's.
 	ErrNamespace = enthook.ErrNamespace
 	// ErrChangedMeantime says that rows changed while a mutation with

@@ -29,18 +29,21 @@ type Tx struct {
 // seen: tell them with Report.
 func (tx *Tx) Pgx() pgx.Tx { return tx.tx.Pgx() }
 
-// Repository is what never changes about a repository.
+// Repository is what writers must know of a repository.
 type Repository struct {
 	NamespaceID uuid.UUID
 	Format      schematype.Format
 	Kind        schematype.Kind
+	// SoftDeleted is true when the repository or its namespace is.
+	SoftDeleted bool
 	// Deleting says that its deletion, or that of its namespace, was asked for,
 	// which cannot be taken back: nothing may be published into it.
 	Deleting bool
 }
 
-// FindRepository reads what never changes about a repository, once a transaction.
-// Error: ErrRepository.
+// FindRepository reads what writers must know of a repository, once a
+// transaction, and keeps others from deleting or soft-deleting it until the
+// transaction ends. Error: ErrRepository.
 func (tx *Tx) FindRepository(ctx context.Context, id uuid.UUID) (Repository, error) {
 	r, err := tx.tx.Repository(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -49,7 +52,10 @@ func (tx *Tx) FindRepository(ctx context.Context, id uuid.UUID) (Repository, err
 	if err != nil {
 		return Repository{}, fmt.Errorf("read the repository: %w", err)
 	}
-	return Repository{NamespaceID: r.Namespace, Format: schematype.Format(r.Format), Kind: schematype.Kind(r.Kind), Deleting: r.Deleting}, nil
+	return Repository{
+		NamespaceID: r.Namespace, Format: schematype.Format(r.Format), Kind: schematype.Kind(r.Kind),
+		SoftDeleted: r.SoftDeleted, Deleting: r.Deleting,
+	}, nil
 }
 
 // Change is a change that raw SQL made in a counted transaction.

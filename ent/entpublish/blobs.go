@@ -11,12 +11,14 @@ import (
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/blobs"
+	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
 // PutBlobs stores blobs in a namespace ahead of the version that will attach
 // them, as clients of container registries do. A blob that is there already
 // is kept. Until it is attached, only the grace period of CollectBlobs keeps
-// it. Errors: ErrInvalid; ErrConflict when a digest is there with another size.
+// it. Errors: ErrInvalid; ErrNotFound when there is no such namespace;
+// ErrConflict when a digest is there with another size.
 func PutBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, blobs []Blob) error {
 	sorted, err := distinct(blobs)
 	if err != nil {
@@ -28,6 +30,9 @@ func PutBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, blobs []
 // putBlobs leaves every blob stored and locked against the collector, and
 // counts the bytes of those that were not there.
 func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Blob) error {
+	if len(blobs) == 0 {
+		return nil
+	}
 	digests, sizes := columns(blobs)
 	rows, err := tx.Pgx().Query(ctx, `SELECT size, created FROM stowage_put_blobs($1, $2, $3)`, namespace, digests, sizes)
 	if err != nil {
@@ -47,6 +52,9 @@ func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Bl
 		}
 		return nil
 	})
+	if pgdb.IsForeignKeyViolation(err) {
+		err = fmt.Errorf("namespace: %w", ErrNotFound)
+	}
 	if err != nil {
 		return fmt.Errorf("store blobs: %w", err)
 	}

@@ -1,8 +1,8 @@
 // Package entpublish is a registry's write path: publishing versions with
-// their blobs, soft deletion, restoring, purging, deleting repositories and
-// collecting blobs that nothing refers to any more. Every function works in a
-// counted transaction of ent/entdb, joins whatever else the registry does in
-// it, and counts what the database really changed. See README.md.
+// their content, tagging, hiding and restoring, purging, and collecting blobs
+// that nothing refers to any more. Every function works in a counted
+// transaction of ent/entdb, joins whatever else the registry does in it, and
+// counts what the database really changed. See README.md.
 package entpublish
 
 import (
@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -20,24 +22,34 @@ import (
 	"github.com/stowage-dev/stowage/internal/versions"
 )
 
-// Sentinel errors, beside entdb.ErrVirtual and entdb.ErrRepository. After any
-// error return it from the function given to WithTx, which rolls back.
+// Sentinel errors, beside ErrRepository, ErrVirtual, ErrSoftDeleted, ErrDeleting
+// and ErrFormat of entdb. After any error return it from the function given to
+// WithTx, which rolls back.
 var (
-	// ErrNotFound says that the version, or the repository, is not there.
+	// ErrNotFound says that the version, file, tag, blob, child or namespace is
+	// not there; the text says which.
 	ErrNotFound = entdb.ErrNotFound
-	// ErrConflict says that a version exists with other content, or a blob
-	// with another size. Versions of containers and npm are immutable: purge
-	// the old one first.
-	ErrConflict = errors.New("exists already with other content")
+	// ErrConflict says that what is there does not agree with what was asked:
+	// a version has other content, a blob another size, or an image index refers
+	// to a manifest that was to be purged.
+	ErrConflict = errors.New("conflicts with what is there")
+	// ErrImmutable is an ErrConflict: what was published does not change. Purge
+	// the npm version, or delete the Maven file, first.
+	ErrImmutable = fmt.Errorf("%w: published content is immutable", ErrConflict)
 	// ErrInvalid says that the arguments cannot be stored; the text names the
 	// field and the value. Nothing was asked of the database, or only what the
-	// repository's format is.
+	// repository is.
 	ErrInvalid = errors.New("invalid")
 )
 
-// maxBlobSize is the largest size of a blob or a version in bytes: 2^50, the
-// bound of the CHECK constraints.
-const maxBlobSize = 1 << 50
+const (
+	// maxBlobSize is the largest size of a blob or a version in bytes: 2^50, the
+	// bound of the CHECK constraints.
+	maxBlobSize = 1 << 50
+	// maxText bounds names, versions, tags and paths in bytes, so that two of
+	// them fit into an index entry of PostgreSQL.
+	maxText = 1024
+)
 
 // Blob is a piece of content, kept once a namespace.
 type Blob struct {
@@ -46,23 +58,39 @@ type Blob struct {
 	Size int64
 }
 
+// File is a file of a Maven version.
+type File struct {
+	// Path is below the version's folder, mostly a file name alone.
+	Path string
+	Blob
+}
+
 // Ref names a version by its natural key.
 type Ref struct {
 	RepositoryID uuid.UUID
 	// Name is the image's name, the Maven coordinates group:artifact, or the
 	// npm package's name.
 	Name string
-	// Version is for Maven and npm; leave it empty for containers.
+	// Version is for Maven and npm; leave it empty for containers. The empty
+	// version of a Maven artifact holds the artifact's own metadata files.
 	Version string
 	// Digest is the manifest's, for containers only.
 	Digest schematype.Digest
 }
 
-// Version is what is published: a version and all of its blobs, in any order.
-// A blob that is listed twice counts once.
+// Version is what is published: a version with its content, in any order.
 type Version struct {
 	Ref
+	// Blobs are those of a manifest or the tarball of an npm version. A blob
+	// that is listed twice counts once. Whether a manifest's own bytes are among
+	// its blobs is the registry's to decide.
 	Blobs []Blob
+	// Children are the manifests that an image index refers to, of the same name
+	// in the same repository.
+	Children []schematype.Digest
+	// Files are for Maven: those that are deployed now, checksums and metadata
+	// among them. Files of the version that are not listed stay.
+	Files []File
 }
 
 // Published says what a publish did.
@@ -93,22 +121,83 @@ func key(t versions.Table, ref Ref) []any {
 // resolve finds the repository that a ref names, and checks the ref against
 // its format.
 func resolve(ctx context.Context, tx *entdb.Tx, ref Ref) (entdb.Repository, versions.Table, error) {
-	if ref.Name == "" {
-		return entdb.Repository{}, versions.Table{}, fmt.Errorf("%w: the name is empty", ErrInvalid)
+	if err := checkText("name", ref.Name); err != nil {
+		return entdb.Repository{}, versions.Table{}, err
 	}
 	repository, err := tx.FindRepository(ctx, ref.RepositoryID)
 	if err != nil {
 		return entdb.Repository{}, versions.Table{}, err
 	}
 	t, _ := versions.Of(repository.Format)
-	isContainer := t.Format == schematype.FormatContainer
+	return repository, t, checkVersion(t.Format, ref)
+}
+
+// resolveOpen is resolve for what adds something: the repository must take it.
+func resolveOpen(ctx context.Context, tx *entdb.Tx, ref Ref) (entdb.Repository, versions.Table, error) {
+	repository, t, err := resolve(ctx, tx, ref)
 	switch {
-	case isContainer && (ref.Version != "" || ref.Digest == schematype.Digest{}):
-		err = fmt.Errorf("%w: %s in a container repository needs a digest and no version, got version %q", ErrInvalid, ref.Name, ref.Version)
-	case !isContainer && (ref.Version == "" || ref.Digest != schematype.Digest{}):
-		err = fmt.Errorf("%w: %s in a repository of %s needs a version and no digest, got version %q", ErrInvalid, ref.Name, t.Format, ref.Version)
+	case err != nil:
+	case repository.Kind == schematype.KindVirtual:
+		err = entdb.ErrVirtual
+	case repository.Deleting:
+		err = entdb.ErrDeleting
+	case repository.SoftDeleted:
+		err = entdb.ErrSoftDeleted
 	}
 	return repository, t, err
+}
+
+func checkVersion(format schematype.Format, ref Ref) error {
+	noDigest := ref.Digest == schematype.Digest{}
+	switch {
+	case format == schematype.FormatContainer && (ref.Version != "" || noDigest):
+		return fmt.Errorf("%w: %s in a container repository needs a digest and no version, got version %q", ErrInvalid, ref.Name, ref.Version)
+	case format == schematype.FormatContainer:
+		return nil
+	case !noDigest || ref.Version == "" && format == schematype.FormatNPM:
+		return fmt.Errorf("%w: %s in a repository of %s needs a version and no digest, got version %q", ErrInvalid, ref.Name, format, ref.Version)
+	case ref.Version == "":
+		return nil
+	default:
+		return checkText("version", ref.Version)
+	}
+}
+
+func checkText(what, text string) error {
+	switch {
+	case text == "":
+		return fmt.Errorf("%w: the %s is empty", ErrInvalid, what)
+	case len(text) > maxText:
+		return fmt.Errorf("%w: the %s has %d bytes, want at most %d", ErrInvalid, what, len(text), maxText)
+	default:
+		return checkUTF8(what, text)
+	}
+}
+
+// checkUTF8 refuses what the column type text cannot hold.
+func checkUTF8(what, text string) error {
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return fmt.Errorf("%w: the %s %q is not UTF-8 without NUL", ErrInvalid, what, text)
+	}
+	return nil
+}
+
+// checkContent refuses content that a version of the format cannot have.
+func checkContent(format schematype.Format, v Version) error {
+	for _, c := range []struct {
+		what string
+		n    int
+		of   []schematype.Format
+	}{
+		{"blobs", len(v.Blobs), []schematype.Format{schematype.FormatContainer, schematype.FormatNPM}},
+		{"children", len(v.Children), []schematype.Format{schematype.FormatContainer}},
+		{"files", len(v.Files), []schematype.Format{schematype.FormatMaven}},
+	} {
+		if c.n > 0 && !slices.Contains(c.of, format) {
+			return fmt.Errorf("%w: %s has %d %s, which a version of %s cannot have", ErrInvalid, v.Name, c.n, c.what, format)
+		}
+	}
+	return nil
 }
 
 // distinct sorts blobs by digest, each once. Every function touches blobs in
@@ -131,8 +220,10 @@ func distinct(blobs []Blob) ([]Blob, error) {
 }
 
 func compareBlobs(a, b Blob) int {
-	return cmp.Or(slices.Compare(a.Digest[:], b.Digest[:]), cmp.Compare(a.Size, b.Size))
+	return cmp.Or(compareDigests(a.Digest, b.Digest), cmp.Compare(a.Size, b.Size))
 }
+
+func compareDigests(a, b schematype.Digest) int { return slices.Compare(a[:], b[:]) }
 
 func sizeOf(blobs []Blob) int64 {
 	var sum int64

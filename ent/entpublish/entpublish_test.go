@@ -45,11 +45,11 @@ func TestPublishCountsWhatIsNew(t *testing.T) {
 	eachFormat(t, func(ft formatTest) {
 		b, format, repository := ft.b, ft.format, ft.repository
 		ctx := ft.Context()
-		first, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob("a", 100)}})
+		first, err := b.publish(ctx, version(repository, format, 1, blob("a", 100), blob("b", 10), blob("a", 100)))
 		require.NoError(ft, err)
 		require.True(ft, first.Created)
 		require.Equal(ft, int64(110), first.Size, "a blob listed twice counts once")
-		second, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 2), Blobs: []entpublish.Blob{blob("a", 100), blob("c", 1)}})
+		second, err := b.publish(ctx, version(repository, format, 2, blob("a", 100), blob("c", 1)))
 		require.NoError(ft, err)
 		require.NotEqual(ft, first.ID, second.ID)
 		require.Equal(ft, entdb.Counters{Bytes: 211, Components: 2}, b.recorder.Repository(repository))
@@ -62,7 +62,7 @@ func TestPublishAgainIsIdempotent(t *testing.T) {
 	eachFormat(t, func(ft formatTest) {
 		b, format, repository := ft.b, ft.format, ft.repository
 		ctx := ft.Context()
-		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob("empty", 0)}}
+		v := version(repository, format, 1, blob("a", 100), blob("empty", 0))
 		first, err := b.publish(ctx, v)
 		require.NoError(ft, err)
 		emitted := len(b.recorder.Emissions())
@@ -79,7 +79,7 @@ func TestPublishOtherContent(t *testing.T) {
 		b, format, repository := ft.b, ft.format, ft.repository
 		ctx := ft.Context()
 		publish := func(blobs ...entpublish.Blob) (entpublish.Published, error) {
-			return b.publish(ctx, entpublish.Version{Ref: ref(repository, format, 1), Blobs: blobs})
+			return b.publish(ctx, version(repository, format, 1, blobs...))
 		}
 		_, err := publish(blob("a", 100), blob("b", 10))
 		require.NoError(ft, err)
@@ -110,7 +110,7 @@ func TestSoftDeletedCountsUntilPurged(t *testing.T) {
 	eachFormat(t, func(ft formatTest) {
 		b, format, repository := ft.b, ft.format, ft.repository
 		ctx := ft.Context()
-		v := entpublish.Version{Ref: ref(repository, format, 1), Blobs: []entpublish.Blob{blob("a", 5<<20)}}
+		v := version(repository, format, 1, blob("a", 5<<20))
 		full := entdb.Counters{Bytes: 5 << 20, Components: 1}
 		first, err := b.publish(ctx, v)
 		require.NoError(ft, err)
@@ -147,7 +147,7 @@ func TestCollectBlobs(t *testing.T) {
 		ctx := ft.Context()
 		shared := blob("shared", 1000)
 		for n := range 3 {
-			_, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, n), Blobs: []entpublish.Blob{shared, blob(fmt.Sprint("own", n), 1)}})
+			_, err := b.publish(ctx, version(repository, format, n, shared, blob(fmt.Sprint("own", n), 1)))
 			require.NoError(ft, err)
 		}
 		for n := range 2 {
@@ -189,13 +189,13 @@ func TestDeleteRepositoryWithContent(t *testing.T) {
 		ctx := ft.Context()
 		kept := b.repository(ft.T, format)
 		for n := range 3 {
-			_, err := b.publish(ctx, entpublish.Version{Ref: ref(repository, format, n), Blobs: []entpublish.Blob{blob("shared", 10), blob(fmt.Sprint(n), 1)}})
+			_, err := b.publish(ctx, version(repository, format, n, blob("shared", 10), blob(fmt.Sprint(n), 1)))
 			require.NoError(ft, err)
 		}
 		require.NoError(ft, b.in(ctx, func(ctx context.Context, tx *entdb.Tx) error {
 			return entpublish.SoftDelete(ctx, tx, ref(repository, format, 1))
 		}))
-		_, err := b.publish(ctx, entpublish.Version{Ref: ref(kept, format, 1), Blobs: []entpublish.Blob{blob("shared", 10)}})
+		_, err := b.publish(ctx, version(kept, format, 1, blob("shared", 10)))
 		require.NoError(ft, err)
 
 		remove := func(ctx context.Context, tx *entdb.Tx) error { return entpublish.DeleteRepository(ctx, tx, repository) }
@@ -345,10 +345,7 @@ func TestCollectorBesidePublishers(t *testing.T) {
 
 func (ft formatTest) publishOften(worker, rounds int) error {
 	for n := range rounds {
-		_, err := ft.b.publish(ft.Context(), entpublish.Version{
-			Ref:   ref(ft.repository, ft.format, (worker+n)%4),
-			Blobs: []entpublish.Blob{blob("a", 100), blob("b", 10), blob(fmt.Sprint((worker+n)%4), 1)},
-		})
+		_, err := ft.b.publish(ft.Context(), version(ft.repository, ft.format, (worker+n)%4, blob("a", 100), blob("b", 10), blob(fmt.Sprint((worker+n)%4), 1)))
 		if err != nil {
 			return err
 		}
@@ -374,9 +371,7 @@ func TestDeleteRepositoryBesidePublishers(t *testing.T) {
 		var group errgroup.Group
 		for n := range 20 {
 			group.Go(func() error {
-				_, err := ft.b.publish(ft.Context(), entpublish.Version{
-					Ref: ref(ft.repository, ft.format, 1), Blobs: []entpublish.Blob{blob("a", 100), blob(fmt.Sprint(n), 1)},
-				})
+				_, err := ft.b.publish(ft.Context(), version(ft.repository, ft.format, 1, blob("a", 100), blob(fmt.Sprint(n), 1)))
 				if ft.format != schematype.FormatMaven {
 					err = ignore(err, entpublish.ErrConflict)
 				}

@@ -4,46 +4,63 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/ent/schematype"
-	"github.com/stowage-dev/stowage/internal/pgdb"
 	"github.com/stowage-dev/stowage/internal/versions"
 )
 
-// Publish stores a version with its blobs. Publishing identical content again
-// changes nothing, and restores the version if it was soft-deleted. A Maven
-// version takes further files; the version of another format does not.
+// Publish stores a version with its content, into a hosted repository or into
+// the cache that a remote one is. Publishing identical content again changes
+// nothing, and restores the version if it was soft-deleted.
 //
-// Errors: ErrInvalid; ErrConflict; entdb.ErrRepository; entdb.ErrVirtual;
-// entdb.ErrDeleting.
+// A manifest and an npm version are published whole; other content is
+// ErrConflict for the one, for its digest determines its content, and
+// ErrImmutable for the other. A Maven version is deployed file by file, in one
+// call or in many. Another content under a path that is there replaces it, and
+// the version's size changes by the difference, when the version ends with
+// -SNAPSHOT or is empty, or when the file is maven-metadata.xml or one of its
+// checksums; otherwise it is ErrImmutable. Nothing is stored then.
+//
+// Errors: ErrInvalid; ErrConflict; ErrImmutable; ErrNotFound when a child is
+// not there or is soft-deleted; ErrRepository, ErrVirtual, ErrSoftDeleted and
+// ErrDeleting of entdb.
 func Publish(ctx context.Context, tx *entdb.Tx, v Version) (Published, error) {
-	blobs, err := distinct(v.Blobs)
-	if err != nil {
-		return Published{}, err
-	}
-	repository, t, err := resolve(ctx, tx, v.Ref)
-	if err != nil {
-		return Published{}, err
-	}
-	if repository.Kind == schematype.KindVirtual {
-		return Published{}, fmt.Errorf("publish %s: %w", v.Name, entdb.ErrVirtual)
-	}
-	if repository.Deleting {
-		return Published{}, fmt.Errorf("publish %s: %w", v.Name, entdb.ErrDeleting)
-	}
-	p := publisher{tx: tx, table: t, namespace: repository.NamespaceID, ref: v.Ref, blobs: blobs}
-	if err := putBlobs(ctx, tx, p.namespace, blobs); err != nil {
-		return Published{}, fmt.Errorf("publish %s: %w", v.Name, err)
-	}
-	published, err := p.publish(ctx)
+	published, err := publish(ctx, tx, v)
 	if err != nil {
 		return Published{}, fmt.Errorf("publish %s: %w", v.Name, err)
 	}
 	return published, nil
+}
+
+func publish(ctx context.Context, tx *entdb.Tx, v Version) (Published, error) {
+	files, err := distinctFiles(v.Files)
+	if err != nil {
+		return Published{}, err
+	}
+	blobs, err := distinct(append(blobsOf(files), v.Blobs...))
+	if err != nil {
+		return Published{}, err
+	}
+	repository, t, err := resolveOpen(ctx, tx, v.Ref)
+	if err == nil {
+		err = checkContent(t.Format, v)
+	}
+	if err != nil {
+		return Published{}, err
+	}
+	p := publisher{tx: tx, table: t, namespace: repository.NamespaceID, ref: v.Ref, blobs: blobs, files: files}
+	if err := putBlobs(ctx, tx, p.namespace, blobs); err != nil {
+		return Published{}, err
+	}
+	if p.children, err = p.lockChildren(ctx, v.Children); err != nil {
+		return Published{}, err
+	}
+	return p.publish(ctx)
 }
 
 // publisher is one publish under way.
@@ -53,6 +70,9 @@ type publisher struct {
 	namespace uuid.UUID
 	ref       Ref
 	blobs     []Blob
+	files     []File
+	// children are ids.
+	children []uuid.UUID
 }
 
 // publish goes round again when the version that was in the way is purged
@@ -80,17 +100,19 @@ func (p publisher) create(ctx context.Context) (Published, error) {
 		VALUES ($1, $2, $3, $4, $5, $6)
 		ON CONFLICT (repository_id, name, `+p.table.Key+`) DO NOTHING
 		RETURNING id`, args...).Scan(&published.ID)
-	if pgdb.IsForeignKeyViolation(err) {
-		return Published{}, entdb.ErrRepository
-	}
 	if err != nil {
 		return Published{}, err
 	}
 	if err := p.count(entdb.Counters{Bytes: size, Components: 1}); err != nil {
 		return Published{}, err
 	}
-	_, err = p.attach(ctx, published.ID, p.blobs)
-	return published, err
+	if _, err := p.attach(ctx, published.ID); err != nil {
+		return Published{}, err
+	}
+	if err := p.refer(ctx, published.ID); err != nil {
+		return Published{}, err
+	}
+	return published, p.putFiles(ctx, published.ID)
 }
 
 // republish compares what is published with what is given; pgx.ErrNoRows when
@@ -104,7 +126,7 @@ func (p publisher) republish(ctx context.Context) (Published, error) {
 		return Published{}, err
 	}
 	if p.table.Format == schematype.FormatMaven {
-		err = p.extend(ctx, &published)
+		err = p.deploy(ctx, &published)
 	} else {
 		err = p.compare(ctx, published.ID)
 	}
@@ -114,24 +136,30 @@ func (p publisher) republish(ctx context.Context) (Published, error) {
 	return published, err
 }
 
-// extend attaches the blobs that the version does not have yet.
-func (p publisher) extend(ctx context.Context, published *Published) error {
-	attached, err := p.attach(ctx, published.ID, p.blobs)
-	if err != nil || attached == 0 {
+// compare fails unless the version has exactly the blobs and children that are
+// given.
+func (p publisher) compare(ctx context.Context, id uuid.UUID) error {
+	if err := p.compareBlobs(ctx, id); err != nil {
 		return err
 	}
-	published.Size += attached
-	// Too large a size fails here, and the transaction with it: the blobs are
-	// attached already.
-	_, err = p.tx.Pgx().Exec(ctx, `UPDATE `+p.table.Name+` SET size_bytes = $2 WHERE id = $1`, published.ID, published.Size)
-	if err != nil {
-		return fmt.Errorf("the version would have %d bytes, at most %d are allowed: %w", published.Size, int64(maxBlobSize), err)
+	if p.table.Format != schematype.FormatContainer {
+		return nil
 	}
-	return p.count(entdb.Counters{Bytes: attached})
+	rows, err := p.tx.Pgx().Query(ctx, `SELECT child_id FROM container_manifest_references WHERE index_id = $1 ORDER BY child_id`, id)
+	if err != nil {
+		return err
+	}
+	children, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(children, p.children) {
+		return fmt.Errorf("%w: it refers to %d manifests, which are not the %d that are given", ErrConflict, len(children), len(p.children))
+	}
+	return nil
 }
 
-// compare fails unless the version has exactly the blobs that are given.
-func (p publisher) compare(ctx context.Context, id uuid.UUID) error {
+func (p publisher) compareBlobs(ctx context.Context, id uuid.UUID) error {
 	rows, err := p.tx.Pgx().Query(ctx,
 		`SELECT sha256 FROM blob_storage_attachments WHERE version_table = $1 AND version_id = $2`, int16(p.table.Format), id)
 	if err != nil {
@@ -141,25 +169,28 @@ func (p publisher) compare(ctx context.Context, id uuid.UUID) error {
 	if err != nil {
 		return err
 	}
-	given := make(map[schematype.Digest]bool, len(p.blobs))
-	for _, b := range p.blobs {
-		given[b.Digest] = true
+	conflict := ErrConflict
+	if p.table.Format == schematype.FormatNPM {
+		conflict = ErrImmutable
 	}
 	for _, digest := range attached {
-		if !given[digest] {
-			return fmt.Errorf("%w: it has blob %s, which is not among those given", ErrConflict, digest)
+		if !slices.ContainsFunc(p.blobs, func(b Blob) bool { return b.Digest == digest }) {
+			return fmt.Errorf("%w: it has blob %s, which is not among those given", conflict, digest)
 		}
 	}
-	if len(attached) != len(given) {
-		return fmt.Errorf("%w: it has %d blobs, %d are given", ErrConflict, len(attached), len(given))
+	if len(attached) != len(p.blobs) {
+		return fmt.Errorf("%w: it has %d blobs, %d are given", conflict, len(attached), len(p.blobs))
 	}
 	return nil
 }
 
-// attach ties blobs to a version and returns the bytes of those that were not
-// tied to it before.
-func (p publisher) attach(ctx context.Context, id uuid.UUID, blobs []Blob) (bytes int64, err error) {
-	digests, sizes := columns(blobs)
+// attach ties the blobs to a version and returns the bytes of those that were
+// not tied to it before.
+func (p publisher) attach(ctx context.Context, id uuid.UUID) (bytes int64, err error) {
+	if len(p.blobs) == 0 {
+		return 0, nil
+	}
+	digests, sizes := columns(p.blobs)
 	attached, err := collectBlobs(p.tx.Pgx().Query(ctx, `
 		WITH given AS (SELECT * FROM unnest($5::bytea[], $6::bigint[]) AS given (sha256, size_bytes)),
 		attached AS (
@@ -186,4 +217,21 @@ func count(tx *entdb.Tx, namespace, repository uuid.UUID, change entdb.Counters)
 		tx.Report(entdb.Change{NamespaceID: namespace, RepositoryID: repository, Counters: change}),
 		tx.Report(entdb.Change{NamespaceID: namespace, Counters: entdb.Counters{Components: change.Components}}),
 	)
+}
+
+// resize gives a locked version another size, and counts the difference.
+func resize(ctx context.Context, tx *entdb.Tx, t versions.Table, v versions.Version, size int64) error {
+	if size == v.Size {
+		return nil
+	}
+	// Too large a size fails here, and the transaction with it: the blobs are
+	// attached already.
+	_, err := tx.Pgx().Exec(ctx, `UPDATE `+t.Name+` SET size_bytes = $2 WHERE id = $1`, v.ID, size)
+	if err != nil && size > maxBlobSize {
+		return fmt.Errorf("%w: the version would have %d bytes, at most %d are allowed: %w", ErrInvalid, size, int64(maxBlobSize), err)
+	}
+	if err != nil {
+		return fmt.Errorf("resize: %w", err)
+	}
+	return count(tx, v.Namespace, v.Repository, entdb.Counters{Bytes: size - v.Size})
 }

@@ -20,7 +20,12 @@ import (
 	"github.com/stowage-dev/stowage/internal/dbtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := fewHistories(); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // bundle is a client with one namespace, in a database that may hold others.
 type bundle struct {
@@ -65,6 +70,73 @@ func (b *bundle) repositoryOfKind(t *testing.T, format schematype.Format, kind s
 		SetFormat(format).SetKind(kind).SaveX(t.Context()).ID
 }
 
+// does runs steps that must succeed, each in a transaction of its own.
+func (b *bundle) does(t *testing.T, steps ...step) {
+	t.Helper()
+	for _, s := range steps {
+		require.NoError(t, b.in(t.Context(), s))
+	}
+}
+
+// fails runs a step that must fail with want, and change no counter.
+func (b *bundle) fails(t *testing.T, want error, s step) error {
+	t.Helper()
+	emitted := len(b.recorder.Emissions())
+	err := b.in(t.Context(), s)
+	require.ErrorIs(t, err, want)
+	require.Len(t, b.recorder.Emissions(), emitted)
+	return err
+}
+
+// counts requires the counters of a repository and of the namespace.
+func (b *bundle) counts(t *testing.T, repository uuid.UUID, logical, components, deduplicated int64) {
+	t.Helper()
+	require.Equal(t, entdb.Counters{Bytes: logical, Components: components}, b.recorder.Repository(repository), "repository")
+	require.Equal(t, deduplicated, b.recorder.Namespace(b.namespace).Bytes, "deduplicated bytes")
+	b.requireExact(t)
+}
+
+// step is one function of the package with its arguments.
+type step = func(ctx context.Context, tx *entdb.Tx) error
+
+func publishes(v entpublish.Version) step {
+	return func(ctx context.Context, tx *entdb.Tx) error {
+		_, err := entpublish.Publish(ctx, tx, v)
+		return err
+	}
+}
+
+func tags(r entpublish.Ref, tags ...string) step {
+	return func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Tag(ctx, tx, r, tags...) }
+}
+
+func untags(r entpublish.Ref, tag string) step {
+	return func(ctx context.Context, tx *entdb.Tx) error {
+		return entpublish.Untag(ctx, tx, r.RepositoryID, r.Name, tag)
+	}
+}
+
+func purges(r entpublish.Ref) step {
+	return func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Purge(ctx, tx, r) }
+}
+
+func softDeletes(r entpublish.Ref) step {
+	return func(ctx context.Context, tx *entdb.Tx) error { return entpublish.SoftDelete(ctx, tx, r) }
+}
+
+func restores(r entpublish.Ref) step {
+	return func(ctx context.Context, tx *entdb.Tx) error { return entpublish.Restore(ctx, tx, r) }
+}
+
+func deletesFile(r entpublish.Ref, path string) step {
+	return func(ctx context.Context, tx *entdb.Tx) error { return entpublish.DeleteFile(ctx, tx, r, path) }
+}
+
+// on makes a step of a function that takes an id.
+func on(do func(context.Context, *entdb.Tx, uuid.UUID) error, id uuid.UUID) step {
+	return func(ctx context.Context, tx *entdb.Tx) error { return do(ctx, tx, id) }
+}
+
 // in runs one step in a transaction of its own.
 func (b *bundle) in(ctx context.Context, step func(ctx context.Context, tx *entdb.Tx) error) error {
 	return b.db.WithTx(ctx, step)
@@ -102,6 +174,19 @@ func blob(name string, size int64) entpublish.Blob {
 }
 
 func digest(name string) schematype.Digest { return sha256.Sum256([]byte(name)) }
+
+// version is one of the format with blobs, which in Maven are files.
+func version(repository uuid.UUID, format schematype.Format, n int, blobs ...entpublish.Blob) entpublish.Version {
+	v := entpublish.Version{Ref: ref(repository, format, n)}
+	if format != schematype.FormatMaven {
+		v.Blobs = blobs
+		return v
+	}
+	for _, b := range blobs {
+		v.Files = append(v.Files, entpublish.File{Path: b.Digest.String(), Blob: b})
+	}
+	return v
+}
 
 // ref is a version of the format, named by a number.
 func ref(repository uuid.UUID, format schematype.Format, n int) entpublish.Ref {
@@ -162,4 +247,15 @@ func (b *bundle) requireExact(t *testing.T) {
 		SELECT count(*) FROM versions v FULL JOIN attached a ON a.version_table = v.version_table AND a.version_id = v.id
 		WHERE coalesce(v.size_bytes, -1) <> coalesce(a.size_bytes, 0)`).Scan(&wrong))
 	require.Zero(t, wrong, "versions whose size is not that of their blobs, and attachments without a version")
+	require.NoError(t, b.pool.QueryRow(context.Background(), `
+		WITH files AS (
+			SELECT DISTINCT v.namespace_id, f.version_id, f.sha256, f.size_bytes
+			FROM maven_files f JOIN maven_versions v ON v.id = f.version_id),
+		attached AS (
+			SELECT a.namespace_id, a.version_id, a.sha256, b.size_bytes
+			FROM blob_storage_attachments a JOIN blob_storage_blobs b USING (namespace_id, sha256) WHERE a.version_table = 2)
+		SELECT count(*) FROM (
+			(SELECT * FROM files EXCEPT SELECT * FROM attached) UNION ALL (SELECT * FROM attached EXCEPT SELECT * FROM files)) AS odd
+		WHERE namespace_id = $1`, b.namespace).Scan(&wrong))
+	require.Zero(t, wrong, "files whose blob is not attached, and blobs that no file has")
 }

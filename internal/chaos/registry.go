@@ -116,13 +116,13 @@ func (r *registry) space() space {
 }
 
 // ref is a version of this writer's own, or one that all share.
-func (r *registry) ref(s space) entpublish.Ref {
+func (r *registry) ref(s space) (repository, entpublish.Ref) {
 	repo := s.repositories[r.rng.IntN(len(s.repositories))]
 	name := r.own
 	if r.rng.IntN(100) < sharedShare {
 		name = "shared"
 	}
-	return makeRef(repo, name, r.rng.IntN(versionsOfAName))
+	return repo, makeRef(repo, name, r.rng.IntN(versionsOfAName))
 }
 
 func makeRef(repo repository, name string, version int) entpublish.Ref {
@@ -133,6 +133,18 @@ func makeRef(repo repository, name string, version int) entpublish.Ref {
 		ref.Version = fmt.Sprint(version)
 	}
 	return ref
+}
+
+// makeVersion makes files of a Maven version's blobs, each at a path of its own.
+func makeVersion(repo repository, ref entpublish.Ref, blobs []entpublish.Blob) entpublish.Version {
+	if repo.format != schematype.FormatMaven {
+		return entpublish.Version{Ref: ref, Blobs: blobs}
+	}
+	v := entpublish.Version{Ref: ref}
+	for _, b := range blobs {
+		v.Files = append(v.Files, entpublish.File{Path: b.Digest.String(), Blob: b})
+	}
+	return v
 }
 
 // content is what a version consists of, the same for each writer.
@@ -158,11 +170,12 @@ func (r *registry) inTx(ctx context.Context, fn func(ctx context.Context, tx *en
 // publish adds a further blob now and then: a Maven version takes it, others
 // are in conflict then or, when they are new, later.
 func (r *registry) publish(s space) operation {
-	ref := r.ref(s)
-	v := entpublish.Version{Ref: ref, Blobs: content(ref)}
+	repo, ref := r.ref(s)
+	blobs := content(ref)
 	if r.rng.IntN(20) == 0 {
-		v.Blobs = append(v.Blobs, makeBlob(r.rng.IntN(distinctBlobs)))
+		blobs = append(blobs, makeBlob(r.rng.IntN(distinctBlobs)))
 	}
+	v := makeVersion(repo, ref, blobs)
 	return operation{"publish", []uuid.UUID{s.id}, func(ctx context.Context) error {
 		var published entpublish.Published
 		err := r.inTx(ctx, func(ctx context.Context, tx *entdb.Tx) (err error) {
@@ -177,7 +190,7 @@ func (r *registry) publish(s space) operation {
 
 // mark is any of the functions that only name a version.
 func (r *registry) mark(s space, name string, do func(context.Context, *entdb.Tx, entpublish.Ref) error, then belief) operation {
-	ref := r.ref(s)
+	_, ref := r.ref(s)
 	return operation{name, []uuid.UUID{s.id}, func(ctx context.Context) error {
 		err := r.inTx(ctx, func(ctx context.Context, tx *entdb.Tx) error { return do(ctx, tx, ref) })
 		return r.learn(ref, err, then, func(b belief) bool { return b != absent })
@@ -211,8 +224,9 @@ func (r *registry) publishTwice() operation {
 	return operation{"publish into two", []uuid.UUID{r.spaces[i].id, r.spaces[j].id}, func(ctx context.Context) error {
 		return r.inTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
 			for _, s := range []space{r.spaces[i], r.spaces[j]} {
-				ref := makeRef(s.repositories[0], "pair", n)
-				if _, err := entpublish.Publish(ctx, tx, entpublish.Version{Ref: ref, Blobs: content(ref)}); err != nil {
+				repo := s.repositories[0]
+				ref := makeRef(repo, "pair", n)
+				if _, err := entpublish.Publish(ctx, tx, makeVersion(repo, ref, content(ref))); err != nil {
 					return err
 				}
 			}
@@ -233,9 +247,10 @@ func (r *registry) shortLived(s space) operation {
 			return err
 		}
 		for n := range 2 {
-			ref := makeRef(repository{made.ID, made.Format}, name, n)
+			repo := repository{made.ID, made.Format}
+			ref := makeRef(repo, name, n)
 			err := r.inTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
-				_, err := entpublish.Publish(ctx, tx, entpublish.Version{Ref: ref, Blobs: content(ref)})
+				_, err := entpublish.Publish(ctx, tx, makeVersion(repo, ref, content(ref)))
 				return err
 			})
 			if err != nil {

@@ -112,7 +112,12 @@ func (ns namespace) version(p publishes.Publish) entpublish.Version {
 		RepositoryID: ns.repositories[p.Repository], Name: p.Name, Version: p.Version, Digest: p.Digest,
 	}}
 	for _, b := range p.Blobs {
-		v.Blobs = append(v.Blobs, entpublish.Blob{Digest: b.SHA256, Size: b.Size})
+		blob := entpublish.Blob{Digest: b.SHA256, Size: b.Size}
+		if p.Format == schematype.FormatMaven {
+			v.Files = append(v.Files, entpublish.File{Path: b.Name, Blob: blob})
+		} else {
+			v.Blobs = append(v.Blobs, blob)
+		}
 	}
 	return v
 }

@@ -30,17 +30,56 @@ var (
 	ErrVirtual         = errors.New("the repository is virtual: it is a view and stores nothing; publish into a hosted or remote repository")
 	ErrDeleting        = errors.New("the repository, or its namespace, is being deleted: publish into another one")
 	ErrFormat          = errors.New("the repository is of another format")
+	ErrSoftDeleted     = errors.New("the repository, or its namespace, is soft-deleted: restore it first")
+	ErrReferenced      = versions.ErrReferenced
 	ErrNamespace       = errors.New("namespace_id is not the repository's namespace")
 	ErrHookSetSize     = errors.New("a hook set size_bytes behind the counting hooks, so the change cannot be counted: the transaction is refused; set the size on the mutation itself")
+	ErrNoCountingPath  = errors.New("versions of the format would not be counted: give it a table in internal/versions and a hook in internal/enthook")
 	ErrChangedMeantime = errors.New("rows changed while the mutation ran, so what it did cannot be counted: the transaction is refused; run it again")
 )
 
-// Register adds the counting hooks to a client.
-func Register(client *ent.Client) {
-	client.Namespace.Use(createStatistics)
-	client.ContainerManifest.Use(countingHook[*ent.ContainerManifestMutation](schematype.FormatContainer))
-	client.MavenVersion.Use(countingHook[*ent.MavenVersionMutation](schematype.FormatMaven))
-	client.NPMVersion.Use(countingHook[*ent.NPMVersionMutation](schematype.FormatNPM))
+// Register adds the counting hooks to a client. The error names formats whose
+// versions nothing would count.
+func Register(client *ent.Client) error {
+	client.Namespace.Use(createStatistics, forgetRepositories)
+	client.Repository.Use(forgetRepositories)
+	return register(schematype.Formats(), map[schematype.Format]path{
+		schematype.FormatContainer: {client.ContainerManifest.Use, countingHook[*ent.ContainerManifestMutation]},
+		schematype.FormatMaven:     {client.MavenVersion.Use, countingHook[*ent.MavenVersionMutation]},
+		schematype.FormatNPM:       {client.NPMVersion.Use, countingHook[*ent.NPMVersionMutation]},
+	})
+}
+
+// path is how a format's versions come to be counted.
+type path struct {
+	use  func(...ent.Hook)
+	hook func(versions.Table) ent.Hook
+}
+
+func register(formats []schematype.Format, paths map[schematype.Format]path) error {
+	var errs []error
+	for _, format := range formats {
+		table, hasTable := versions.Of(format)
+		p, hasPath := paths[format]
+		if !hasTable || !hasPath {
+			errs = append(errs, fmt.Errorf("%s: %w", format, ErrNoCountingPath))
+			continue
+		}
+		p.use(p.hook(table))
+	}
+	return errors.Join(errs...)
+}
+
+// forgetRepositories keeps what a transaction has read of repositories true
+// when it changes them itself.
+func forgetRepositories(next ent.Mutator) ent.Mutator {
+	return ent.MutateFunc(func(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+		value, err := next.Mutate(ctx, m)
+		if tx, ok := entpgx.Of(m.(interface{ Client() *ent.Client }).Client().Driver()); ok {
+			tx.ForgetRepositories()
+		}
+		return value, err
+	})
 }
 
 // createStatistics stands in for the insert trigger where that is disabled; the
@@ -81,8 +120,7 @@ type versionHook[M versionMutation] struct {
 	table versions.Table
 }
 
-func countingHook[M versionMutation](format schematype.Format) ent.Hook {
-	table, _ := versions.Of(format)
+func countingHook[M versionMutation](table versions.Table) ent.Hook {
 	return versionHook[M]{table: table}.hook
 }
 
@@ -157,6 +195,8 @@ func (h versionHook[M]) check(facts entpgx.Repository, m M) error {
 		return ErrDeleting
 	case schematype.Format(facts.Format) != h.table.Format:
 		return fmt.Errorf("%w: it is %s, the version is %s", ErrFormat, schematype.Format(facts.Format), h.table.Format)
+	case facts.SoftDeleted:
+		return ErrSoftDeleted
 	case facts.Namespace != namespace:
 		return ErrNamespace
 	default:
@@ -168,6 +208,9 @@ func (h versionHook[M]) check(facts entpgx.Repository, m M) error {
 // is counted is what the statement changes.
 func (h versionHook[M]) change(ctx context.Context, tx *entpgx.Tx, m M, next ent.Mutator) (ent.Value, error) {
 	rows, err := h.lock(ctx, tx, m)
+	if err == nil && isDelete(m) {
+		err = h.table.CheckUnreferenced(ctx, tx.Pgx(), rows)
+	}
 	if err == nil && isDelete(m) {
 		err = h.table.Release(ctx, tx.Pgx(), rows)
 	}

@@ -47,11 +47,13 @@ var (
 	ErrEnded = errors.New("the transaction has ended")
 )
 
-// Repository is what never changes about a repository; the numbers are those
+// Repository is what writers must know of a repository; the numbers are those
 // of schematype.Format and schematype.Kind.
 type Repository struct {
 	Namespace    uuid.UUID
 	Format, Kind int16
+	// SoftDeleted is true when the repository or its namespace is.
+	SoftDeleted bool
 	// Deleting says that its deletion, or that of its namespace, was asked for,
 	// which cannot be taken back.
 	Deleting bool
@@ -118,16 +120,21 @@ func (t *Tx) Refuse(err error) {
 	}
 }
 
-// Repository returns what never changes about a repository, read once a
-// transaction; pgx.ErrNoRows when there is none.
+// Repository returns what writers must know of a repository, read once a
+// transaction; pgx.ErrNoRows when there is none. It locks the keys of the
+// repository and its namespace, as foreign keys do, so that whoever deletes or
+// hides one of them waits for the transaction, and what was read stays true.
 func (t *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
 	if r, ok := t.repositories[id]; ok {
 		return r, nil
 	}
 	var r Repository
 	err := t.Pgx().QueryRow(ctx, `
-		SELECT namespace_id, format, kind, EXISTS (SELECT FROM deletion_requests d WHERE d.scope_id IN (r.id, r.namespace_id))
-		FROM repositories r WHERE id = $1`, id).Scan(&r.Namespace, &r.Format, &r.Kind, &r.Deleting)
+		SELECT r.namespace_id, r.format, r.kind, (r.soft_deleted_at IS NOT NULL OR n.soft_deleted_at IS NOT NULL),
+			EXISTS (SELECT FROM deletion_requests d WHERE d.scope_id IN (r.id, r.namespace_id))
+		FROM repositories r JOIN namespaces n ON n.id = r.namespace_id
+		WHERE r.id = $1
+		FOR KEY SHARE OF r, n`, id).Scan(&r.Namespace, &r.Format, &r.Kind, &r.SoftDeleted, &r.Deleting)
 	if err != nil {
 		return Repository{}, err
 	}
@@ -137,6 +144,10 @@ func (t *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
 	t.repositories[id] = r
 	return r, nil
 }
+
+// ForgetRepositories makes Repository read again, for the transaction itself
+// has changed some.
+func (t *Tx) ForgetRepositories() { t.repositories = nil }
 
 // Rollback ends the transaction without a trace. It may be called after
 // Commit, and then does nothing.

@@ -72,12 +72,13 @@ func TestFormats(t *testing.T) {
 	t.Run("AC20 maven", func(t *testing.T) {
 		t.Parallel()
 		st, repository := s.formatStage(t, schematype.FormatMaven)
-		version := func(blobs ...entpublish.Blob) entpublish.Version {
-			return entpublish.Version{Ref: entpublish.Ref{RepositoryID: repository, Name: "org.example:library", Version: "1.0"}, Blobs: blobs}
+		version := func(files ...entpublish.File) entpublish.Version {
+			return entpublish.Version{Ref: entpublish.Ref{RepositoryID: repository, Name: "org.example:library", Version: "1.0"}, Files: files}
 		}
-		pom := entpublish.Blob{Digest: digestOf("pom"), Size: 10}
-		jar := entpublish.Blob{Digest: digestOf("jar"), Size: 1000}
-		sources := entpublish.Blob{Digest: digestOf("sources"), Size: 100}
+		file := func(path string, size int64) entpublish.File {
+			return entpublish.File{Path: path, Blob: entpublish.Blob{Digest: digestOf(path), Size: size}}
+		}
+		pom, jar, sources := file("pom", 10), file("jar", 1000), file("sources", 100)
 		other := version(jar)
 		other.Version = "1.1"
 		st.steps(repository, []step{

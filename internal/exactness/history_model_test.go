@@ -139,14 +139,6 @@ func blobOf(n int) entpublish.Blob {
 	return entpublish.Blob{Digest: digestOf("blob " + strconv.Itoa(n)), Size: int64(n) * 1000}
 }
 
-func blobsOf(numbers []int) []entpublish.Blob {
-	blobs := make([]entpublish.Blob, len(numbers))
-	for i, n := range numbers {
-		blobs[i] = blobOf(n)
-	}
-	return blobs
-}
-
 func setOf(numbers []int) map[int]bool {
 	set := map[int]bool{}
 	for _, n := range numbers {
@@ -172,6 +164,27 @@ func (h *hand) ref(k key) entpublish.Ref {
 		ref.Version = strconv.Itoa(k.version)
 	}
 	return ref
+}
+
+func blobsOf(numbers []int) []entpublish.Blob {
+	blobs := make([]entpublish.Blob, len(numbers))
+	for i, n := range numbers {
+		blobs[i] = blobOf(n)
+	}
+	return blobs
+}
+
+// content is a version with blobs in the product: those of Maven are files, each
+// at a path of its own.
+func (h *hand) content(k key, numbers []int) entpublish.Version {
+	if k.repo.format != schematype.FormatMaven {
+		return entpublish.Version{Ref: h.ref(k), Blobs: blobsOf(numbers)}
+	}
+	v := entpublish.Version{Ref: h.ref(k)}
+	for _, n := range numbers {
+		v.Files = append(v.Files, entpublish.File{Path: strconv.Itoa(n), Blob: blobOf(n)})
+	}
+	return v
 }
 
 // space is the namespace that stands in a place; one is made if there is none.

@@ -140,7 +140,7 @@ func (h *hand) publish(ctx context.Context, o op) error {
 	}
 	committed, err := h.write(ctx, o, repos, func(ctx context.Context, tx *entdb.Tx) error {
 		for _, r := range repos {
-			if _, err := entpublish.Publish(ctx, tx, entpublish.Version{Ref: h.ref(key{r, o.Version}), Blobs: blobsOf(o.Blobs)}); err != nil {
+			if _, err := entpublish.Publish(ctx, tx, h.content(key{r, o.Version}, o.Blobs)); err != nil {
 				return err
 			}
 		}

@@ -17,6 +17,8 @@ import (
 
 // Blob is a blob as a line lists it. Size is in bytes.
 type Blob struct {
+	// Name is a file's, of a Maven version only.
+	Name   string            `json:"name"`
 	SHA256 schematype.Digest `json:"sha256"`
 	Size   int64             `json:"size_bytes"`
 }
@@ -78,6 +80,7 @@ func (p Publish) validate() error {
 	need((p.Digest == schematype.Digest{}) == (p.Format != schematype.FormatContainer), "want a digest for container only")
 	need(len(p.Blobs) > 0, "no blobs")
 	for _, b := range p.Blobs {
+		need((b.Name == "") == (p.Format != schematype.FormatMaven), fmt.Sprintf("blob %s: want a name for maven only", b.SHA256))
 		need(b.Size > 0, fmt.Sprintf("blob %s: size_bytes %d is not above zero", b.SHA256, b.Size))
 	}
 	return errors.Join(errs...)
@@ -151,7 +154,7 @@ func (p Publish) repetition(k int) Publish {
 	}
 	blobs := make([]Blob, 0, len(p.Blobs))
 	for _, b := range p.Blobs {
-		blobs = append(blobs, Blob{SHA256: derive(b.SHA256, k), Size: b.Size})
+		blobs = append(blobs, Blob{Name: b.Name, SHA256: derive(b.SHA256, k), Size: b.Size})
 	}
 	p.Blobs = blobs
 	return p

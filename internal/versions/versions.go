@@ -4,6 +4,7 @@ package versions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -12,6 +13,10 @@ import (
 	"github.com/stowage-dev/stowage/ent/schematype"
 )
 
+// ErrReferenced says that an image index refers to a manifest that was to be
+// deleted without it.
+var ErrReferenced = errors.New("an image index refers to the manifest: delete the index first, or with it")
+
 // Table is where the versions of one format are.
 type Table struct {
 	Format schematype.Format
@@ -19,12 +24,34 @@ type Table struct {
 	// Key is the column that, with repository_id and name, is a version's
 	// natural key.
 	Key string
+	// Tags are names that move from version to version; the zero value when the
+	// format has none.
+	Tags Hanging
+	// others hang on versions too.
+	others []Hanging
 }
 
+// Hanging is a table whose rows hang on versions, by a column that holds the
+// version's id.
+type Hanging struct{ Table, Column string }
+
 var tables = map[schematype.Format]Table{
-	schematype.FormatContainer: {schematype.FormatContainer, "container_manifests", "digest"},
-	schematype.FormatMaven:     {schematype.FormatMaven, "maven_versions", "version"},
-	schematype.FormatNPM:       {schematype.FormatNPM, "npm_versions", "version"},
+	schematype.FormatContainer: {
+		Format: schematype.FormatContainer, Name: "container_manifests", Key: "digest",
+		Tags: Hanging{"container_tags", "manifest_id"},
+		others: []Hanging{
+			{"container_manifest_references", "index_id"},
+			{"container_manifest_references", "child_id"},
+		},
+	},
+	schematype.FormatMaven: {
+		Format: schematype.FormatMaven, Name: "maven_versions", Key: "version",
+		others: []Hanging{{"maven_files", "version_id"}},
+	},
+	schematype.FormatNPM: {
+		Format: schematype.FormatNPM, Name: "npm_versions", Key: "version",
+		Tags: Hanging{"npm_dist_tags", "version_id"},
+	},
 }
 
 // Of is the table of a format; ok is false when nobody has written one.
@@ -57,7 +84,34 @@ func (t Table) Lock(ctx context.Context, tx pgx.Tx, where string, args ...any) (
 	return locked, nil
 }
 
-// Delete deletes locked versions with all that hangs on them.
+// CheckUnreferenced fails with ErrReferenced, naming both, when an index that is
+// not among the locked versions refers to one that is.
+func (t Table) CheckUnreferenced(ctx context.Context, tx pgx.Tx, locked []Version) error {
+	if t.Format != schematype.FormatContainer {
+		return nil
+	}
+	var name string
+	var child, index schematype.Digest
+	err := tx.QueryRow(ctx, `
+		SELECT c.name, c.digest, i.digest
+		FROM container_manifest_references r
+		JOIN container_manifests c ON c.id = r.child_id
+		JOIN container_manifests i ON i.id = r.index_id
+		WHERE r.child_id = ANY ($1) AND r.index_id <> ALL ($1)
+		ORDER BY c.name, c.digest, i.digest
+		LIMIT 1`, ids(locked)).Scan(&name, &child, &index)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for indexes: %w", err)
+	default:
+		return fmt.Errorf("%w: index %s refers to %s@%s", ErrReferenced, index, name, child)
+	}
+}
+
+// Delete deletes locked versions with all that hangs on them, the references of
+// image indexes to them too.
 //
 // What hangs on them is looked for after the lock, in statements of their own:
 // a publish that held a version meanwhile may have hung on more.
@@ -83,6 +137,16 @@ func (t Table) release(locked []Version) *pgx.Batch {
 	batch := &pgx.Batch{}
 	// No foreign key ties attachments to three tables.
 	batch.Queue(`DELETE FROM blob_storage_attachments WHERE version_table = $1 AND version_id = ANY ($2)`, int16(t.Format), ids(locked))
+	if t.Tags.Table != "" {
+		// In the order in which they are set: whoever sets several of them
+		// meanwhile may hold one and want another.
+		batch.Queue(`
+			DELETE FROM `+t.Tags.Table+` WHERE id IN (
+				SELECT id FROM `+t.Tags.Table+` WHERE `+t.Tags.Column+` = ANY ($1) ORDER BY repository_id, name, tag FOR UPDATE)`, ids(locked))
+	}
+	for _, h := range t.others {
+		batch.Queue(`DELETE FROM `+h.Table+` WHERE `+h.Column+` = ANY ($1)`, ids(locked))
+	}
 	return batch
 }
 

@@ -104,9 +104,7 @@ func (r *registry) publish(ctx context.Context) error {
 	shared := blob("shared", 1000)
 	for _, format := range schematype.Formats() {
 		err := r.db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
-			published, err := entpublish.Publish(ctx, tx, entpublish.Version{
-				Ref: r.ref(format), Blobs: []entpublish.Blob{shared, blob(format.String(), 10)},
-			})
+			published, err := entpublish.Publish(ctx, tx, r.version(format, shared, blob(format.String(), 10)))
 			if err != nil {
 				return err
 			}
@@ -195,6 +193,19 @@ func (r *registry) ref(format schematype.Format) entpublish.Ref {
 		ref.Version = "1.0.0"
 	}
 	return ref
+}
+
+// version has its blobs as files when it is of Maven.
+func (r *registry) version(format schematype.Format, blobs ...entpublish.Blob) entpublish.Version {
+	v := entpublish.Version{Ref: r.ref(format)}
+	if format != schematype.FormatMaven {
+		v.Blobs = blobs
+		return v
+	}
+	for _, b := range blobs {
+		v.Files = append(v.Files, entpublish.File{Path: b.Digest.String(), Blob: b})
+	}
+	return v
 }
 
 func blob(content string, size int64) entpublish.Blob {
