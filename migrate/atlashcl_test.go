@@ -78,7 +78,7 @@ func newGitProject(t *testing.T) project {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(p.root, "atlas.hcl"), config, 0o600))
 	p.git(t, "init", "--quiet", "--initial-branch=main")
-	p.commit(t, "1_a.sql", "CREATE TABLE a (id int);\nCREATE INDEX index_a ON a (id);")
+	p.commit(t, "1_a.sql", "CREATE TABLE a (id int, n int);\nCREATE INDEX index_a ON a (id);")
 	return p
 }
 
@@ -108,9 +108,9 @@ func TestAtlasCLILintsAChange(t *testing.T) {
 		"a good one":                       {none + "ALTER TABLE a ADD COLUMN b int NOT NULL DEFAULT 0;\nCREATE INDEX CONCURRENTLY index_b ON a (b);\nCREATE TABLE b (id int);", ""},
 		"a finding that is suppressed":     {"-- atlas:nolint destructive\nDROP TABLE a;", ""},
 		"a dropped table":                  {"DROP TABLE a;", "destructive changes detected"},
-		"a dropped column":                 {"ALTER TABLE a DROP COLUMN id;", "destructive changes detected"},
+		"a dropped column":                 {"ALTER TABLE a DROP COLUMN n;", "destructive changes detected"},
 		"a column that needs no rows":      {"ALTER TABLE a ADD COLUMN b int NOT NULL;", "data dependent changes detected"},
-		"a renamed column":                 {"ALTER TABLE a RENAME COLUMN id TO n;", "backward incompatible changes detected"},
+		"a renamed column":                 {"ALTER TABLE a RENAME COLUMN id TO m;", "backward incompatible changes detected"},
 		"an index that locks out writers":  {"CREATE INDEX index_b ON a (id);", "concurrent index violations detected"},
 		"an index that is named otherwise": {none + "CREATE INDEX CONCURRENTLY a_id_idx ON a (id);", "naming violations detected"},
 		"a file that fails":                {"SELECT 1 / 0;", "division by zero"},
