@@ -319,14 +319,18 @@ func TestAtlasCLIWithoutTransactionsIsFinished(t *testing.T) {
 	require.NoError(t, migrate.VerifyRecordDir(t.Context(), s.pool, s.dir))
 }
 
-const halfDone = "-- atlas:txmode none\n\nCREATE TABLE a (id int);\nCREATE TABLE b (id int);\nINSERT INTO missing VALUES (1);"
+const (
+	beginning    = "-- atlas:txmode none\n\nCREATE TABLE a (id int);\nCREATE TABLE b (id int);\n"
+	halfDone     = beginning + "INSERT INTO missing VALUES (1);"
+	mendedAsLong = beginning + "INSERT INTO b VALUES (1);"
+)
 
 func TestAtlasCLIWithAFileThatIsMended(t *testing.T) {
 	t.Parallel()
 	mended := map[string]string{
-		"shorter": "-- atlas:txmode none\n\nCREATE TABLE a (id int);\nCREATE TABLE b (id int);",
-		"as long": "-- atlas:txmode none\n\nCREATE TABLE a (id int);\nCREATE TABLE b (id int);\nINSERT INTO b VALUES (1);",
-		"longer":  "-- atlas:txmode none\n\nCREATE TABLE a (id int);\nCREATE TABLE b (id int);\nINSERT INTO b VALUES (1);\nINSERT INTO b VALUES (2);",
+		"shorter": beginning,
+		"as long": mendedAsLong,
+		"longer":  mendedAsLong + "\nINSERT INTO b VALUES (2);",
 	}
 	for name, file := range mended {
 		t.Run("its rest is "+name, func(t *testing.T) {
@@ -409,6 +413,15 @@ func TestAtlasCLIAndWhatOnlyVerifyTells(t *testing.T) {
 			require.ErrorContains(t, migrate.VerifyRecordDir(t.Context(), s.pool, s.dir), tc.says)
 		})
 	}
+	t.Run("a file whose rest was mended, when the CLI finished it", func(t *testing.T) {
+		t.Parallel()
+		s := newShared(t, newDir(t, map[string]string{"1_a.sql": halfDone}))
+		require.Error(t, withCLI(bounded(t), s, 0))
+		s = s.with(t, newDir(t, map[string]string{"1_a.sql": mendedAsLong}))
+		require.NoError(t, withCLI(bounded(t), s, 0))
+		require.Empty(t, s.requireAgreement(t).Pending)
+		require.ErrorContains(t, migrate.VerifyRecordDir(t.Context(), s.pool, s.dir), "migration 1 (a) was applied with other content")
+	})
 	t.Run("a file that came in between, which stowage refuses too", func(t *testing.T) {
 		t.Parallel()
 		s := newShared(t, newDir(t, map[string]string{"1_a.sql": a, "3_c.sql": c}))
