@@ -85,7 +85,7 @@ func expressionsOf(t *testing.T, rules string) string {
 	t.Helper()
 	expressions := strings.Join(regexp.MustCompile(`(?s)\n +expr: .*?\n +(?:for|labels):`).FindAllString(rules, -1), "\n")
 	require.Equal(t, strings.Count(rules, "- alert:"), strings.Count(expressions, "expr:"))
-	require.Equal(t, strings.Count(expressions, "{"), len(regexp.MustCompile(`stowage_\w+\{\w+=~?"[^"]+"\}`).FindAllString(expressions, -1)), "selectors that the test does not read")
-	require.Equal(t, strings.Count(expressions, "by ("), len(regexp.MustCompile(`by \(\w+\) \(stowage_\w+\)`).FindAllString(expressions, -1)), "groups that the test does not read")
+	require.Len(t, regexp.MustCompile(`stowage_\w+\{\w+=~?"[^"]+"\}`).FindAllString(expressions, -1), strings.Count(expressions, "{"), "selectors that the test does not read")
+	require.Len(t, regexp.MustCompile(`by \(\w+\) \(stowage_\w+\)`).FindAllString(expressions, -1), strings.Count(expressions, "by ("), "groups that the test does not read")
 	return expressions
 }

@@ -212,9 +212,9 @@ func (p *process) exports(t *testing.T) (dirty, backlog bool) {
 	require.NoError(t, err)
 	for _, family := range families {
 		switch family.GetName() {
-		case "stowage_counter_dirty_set_size":
+		case "stowage_counter_dirty_set_size", "stowage_counter_pending_emissions", "stowage_counter_pending_age_seconds", "stowage_counter_quarantined_scopes":
 			dirty = true
-		case "stowage_reconciliation_backlog":
+		case "stowage_reconciliation_backlog", "stowage_reconciliation_held", "stowage_jobs", "stowage_jobs_oldest_seconds":
 			backlog = true
 		}
 	}
