@@ -3,6 +3,7 @@ package schemareview
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"ariga.io/atlas/schemahcl"
@@ -16,39 +17,59 @@ import (
 // analysis collects what the analyzers of Atlas want to know of a file.
 type analysis struct {
 	driver atlas.Driver
-	realm  *schema.Realm
 	file   *sqlcheck.File
+	// realm is what Atlas saw last, seen the catalog at that time.
+	realm *schema.Realm
+	seen  *catalog
+	// stood is the catalog at the beginning of the file.
+	stood *catalog
 	// lines of the statements by the position that the analyzers report.
 	lines map[int]int
 }
 
-func newAnalysis(ctx context.Context, driver atlas.Driver) (*analysis, error) {
+func newAnalysis(ctx context.Context, driver atlas.Driver, base *catalog) (*analysis, error) {
 	a := &analysis{driver: driver}
-	return a, a.inspect(ctx)
+	return a, a.inspect(ctx, base)
 }
 
 // begin is before the first statement of a file.
-func (a *analysis) begin(file *File) {
-	a.lines = map[int]int{}
-	a.file = &sqlcheck.File{File: atlas.NewLocalFile(file.Name, []byte(file.content)), From: a.realm}
-}
-
-// inspect leaves out the partitions: they follow their parent.
-func (a *analysis) inspect(ctx context.Context) (err error) {
-	a.realm, err = a.driver.InspectRealm(ctx, &schema.InspectRealmOption{Exclude: []string{"partitions*", "*.atlas_schema_revisions"}})
-	if err != nil {
-		return fmt.Errorf("inspecting the schema as Atlas does: %w", err)
+func (a *analysis) begin(ctx context.Context, file *File, now *catalog) error {
+	if !a.seen.sameShape(now) {
+		if err := a.inspect(ctx, now); err != nil {
+			return err
+		}
 	}
+	a.stood, a.lines = now, map[int]int{}
+	a.file = &sqlcheck.File{File: atlas.NewLocalFile(file.Name, []byte(file.content)), From: a.realm}
 	return nil
 }
 
-// add is after a statement.
+// inspect looks only into schemas that have tables other than partitions, which
+// follow their parent and would take most of the time.
+func (a *analysis) inspect(ctx context.Context, now *catalog) (err error) {
+	schemas := []string{"public"}
+	for _, t := range now.Tables {
+		schemas = append(schemas, t.Schema)
+	}
+	slices.Sort(schemas)
+	a.realm, err = a.driver.InspectRealm(ctx, &schema.InspectRealmOption{Schemas: slices.Compact(schemas)})
+	if err != nil {
+		return fmt.Errorf("inspecting the schema as Atlas does: %w", err)
+	}
+	a.seen = now
+	return nil
+}
+
+// add is after a statement. An inspection is what a review spends most of its time
+// on, and the analyzers have nothing against tables that the file itself makes: what
+// happens to those is seen with the next change of another.
 func (a *analysis) add(ctx context.Context, s *Statement) error {
-	if s.before.sameShape(s.after) {
+	standing := func(id uint32) bool { _, ok := a.stood.table(id); return ok }
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(s.tablesTouched())), standing) {
 		return nil
 	}
 	before := a.realm
-	if err := a.inspect(ctx); err != nil {
+	if err := a.inspect(ctx, s.after); err != nil {
 		return err
 	}
 	changes, err := a.driver.RealmDiff(before, a.realm)

@@ -57,13 +57,15 @@ func (s *Statement) touches() (things []thing) {
 			things = append(things, thing{"trigger " + t.Name, "triggers", `TRIGGER ` + t.Name + `\b`, true})
 		}
 	}
-	for _, name := range s.tablesTouched() {
+	for _, name := range s.publicTables() {
 		things = append(things, thing{"table " + name, "tables", `TABLE ` + name + `\b`, false})
 	}
 	return things
 }
 
-func (s *Statement) tablesTouched() []string {
+// tablesTouched are the tables that differ, or whose columns, constraints or indexes
+// do.
+func (s *Statement) tablesTouched() map[uint32]bool {
 	touched := map[uint32]bool{}
 	for _, t := range differing(s.before.Tables, s.after.Tables, func(t table) uint32 { return t.ID }) {
 		touched[t.ID] = true
@@ -77,8 +79,12 @@ func (s *Statement) tablesTouched() []string {
 	for _, i := range differing(s.before.Indexes, s.after.Indexes, func(i index) uint32 { return i.ID }) {
 		touched[i.Table] = true
 	}
-	var names []string
-	for id := range touched {
+	return touched
+}
+
+// publicTables are the names of those in public, old ones too.
+func (s *Statement) publicTables() (names []string) {
+	for id := range s.tablesTouched() {
 		was, stood := s.before.table(id)
 		now, stands := s.after.table(id)
 		if stood && was.Schema == "public" {

@@ -226,13 +226,15 @@ func (r *Report) onDatabase(ctx context.Context, pool *pgxpool.Pool, conn *pgx.C
 	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int / 10000").Scan(&r.Server); err != nil {
 		return err
 	}
-	analysis, err := newAnalysis(ctx, driver)
+	analysis, err := newAnalysis(ctx, driver, base)
 	if err != nil {
 		return err
 	}
 	var found []Finding
 	for _, file := range r.Files {
-		analysis.begin(file)
+		if err := analysis.begin(ctx, file, b.catalog); err != nil {
+			return err
+		}
 		if err := b.run(ctx, file, func(s *Statement) error { return analysis.add(ctx, s) }); err != nil {
 			return err
 		}

@@ -32,6 +32,7 @@ type seedColumn struct {
 // a few ways to fill a row, tried one after the other. It returns the tables that
 // stay empty.
 func seed(ctx context.Context, conn *pgx.Conn) (empty []NoRows, err error) {
+	empty = []NoRows{}
 	if err := makePartitions(ctx, conn); err != nil {
 		return nil, err
 	}
