@@ -100,9 +100,8 @@ func Start(ctx context.Context, db pgdb.DB, b Backfill) error {
 func begin(ctx context.Context, db pgdb.DB, b Backfill, ago time.Duration) (started bool, err error) {
 	tag, err := db.Exec(ctx, `
 		INSERT INTO backfills AS b (name, state, rows_expected)
-		SELECT $1, $2, coalesce(sum(greatest(c.reltuples, 0)), 0)
-		FROM pg_partition_tree($3::regclass) p JOIN pg_class c ON c.oid = p.relid
-		WHERE p.isleaf
+		SELECT $1, $2, coalesce(sum(greatest(reltuples, 0)), 0) FROM pg_class
+		WHERE relkind = 'r' AND (oid = $3::regclass OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = $3::regclass))
 		ON CONFLICT (name) DO UPDATE
 		SET state = excluded.state, last_key = '', rows_seen = 0, rows_changed = 0, rows_expected = excluded.rows_expected,
 			started_at = now(), updated_at = now(), finished_at = NULL
@@ -132,7 +131,7 @@ func Cancel(ctx context.Context, db pgdb.DB, name string) error {
 // change waits for the batch under way, which holds the row.
 func change(ctx context.Context, db pgdb.DB, name, done string, to State, from ...State) error {
 	tag, err := db.Exec(ctx, `
-		UPDATE backfills SET state = $2, updated_at = now(), finished_at = CASE WHEN $2 = $4 THEN now() END
+		UPDATE backfills SET state = $2::smallint, updated_at = now(), finished_at = CASE WHEN $2::smallint = $4::smallint THEN now() END
 		WHERE name = $1 AND state = ANY ($3::smallint[])`, name, to, from, Cancelled)
 	if err != nil {
 		return fmt.Errorf("backfill %s: %w", name, err)
