@@ -78,14 +78,24 @@ func (b *bundle) does(t *testing.T, steps ...step) {
 	}
 }
 
-// fails runs a step that must fail with want, and change no counter.
-func (b *bundle) fails(t *testing.T, want error, s step) error {
+// failure is the error of a step that must fail, and change no counter.
+func (b *bundle) failure(t *testing.T, s step) error {
 	t.Helper()
 	emitted := len(b.recorder.Emissions())
 	err := b.in(t.Context(), s)
-	require.ErrorIs(t, err, want)
+	require.Error(t, err)
 	require.Len(t, b.recorder.Emissions(), emitted)
 	return err
+}
+
+// fails runs a step that must fail with want, in a text that has the words.
+func (b *bundle) fails(t *testing.T, want error, s step, words ...string) {
+	t.Helper()
+	err := b.failure(t, s)
+	require.ErrorIs(t, err, want)
+	for _, word := range words {
+		require.ErrorContains(t, err, word)
+	}
 }
 
 // counts requires the counters of a repository and of the namespace.
