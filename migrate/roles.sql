@@ -92,7 +92,9 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA river TO stowage_worker;
     GRANT USAGE ON ALL SEQUENCES IN SCHEMA river TO stowage_worker;
 
-    -- Billing, dashboards, quotas.
+    -- Billing, dashboards, quotas; and the commands that show, explain and verify
+    -- counters, which recount.
     GRANT SELECT ON namespaces, repositories, namespace_statistics, storage_ledger, reconciliation_requests, held_corrections, deletion_requests, blob_storage_deletions, backfills, atlas_schema_revisions TO stowage_reader;
+    GRANT SELECT ON container_manifests, maven_versions, npm_versions, blob_storage_blobs_by_namespace, counter_buckets TO stowage_reader;
 END
 $$;
