@@ -63,6 +63,16 @@ func TestMigrateOnADatabase(t *testing.T) {
 	}
 }
 
+func TestMigrateStatusTellsWhatIsHalfDone(t *testing.T) {
+	t.Parallel()
+	url := dbtest.NewURL(t)
+	_, err := dbtest.Open(t, url).Exec(t.Context(), "UPDATE atlas_schema_revisions SET applied = 1, total = 3, error = 'no disk' WHERE version = (SELECT max(version) FROM atlas_schema_revisions)")
+	require.NoError(t, err)
+	stdout, _, err := run(t, "migrate", "status", "--database-url", url)
+	require.NoError(t, err)
+	require.Contains(t, stdout, "pending: 1 of 3 statements are applied, then: no disk")
+}
+
 func TestMigrateReadsTheURLFromTheEnvironment(t *testing.T) {
 	t.Setenv("STOWAGE_DATABASE__URL", "")
 	_, _, err := run(t, "migrate", "status")
