@@ -28,6 +28,7 @@ func migrateReviewCommand() *cobra.Command {
 			if !ok {
 				return usageError{fmt.Errorf("--format %q: want markdown or json", format)}
 			}
+			opts.Logger = newLogger(cmd)
 			report, err := schemareview.Review(cmd.Context(), opts)
 			if needs, ok := errors.AsType[*schemareview.NeedsError](err); ok {
 				return usageError{needs}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -33,6 +34,38 @@ func TestGoldenReviews(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, string(want), got, "if that is right, run the test with %s=1 and read the difference", updateGolden)
 		})
+	}
+}
+
+// Each rule of the project, and of the library, has a change that it is against, and
+// is silent about the good one.
+func TestEveryRuleIsInAGoldenReview(t *testing.T) {
+	t.Parallel()
+	golden, err := filepath.Glob("testdata/*/review.md")
+	require.NoError(t, err)
+	fired := map[string]bool{}
+	for _, file := range golden {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, match := range regexp.MustCompile("(?m)^\\| (?:blocks|allowed) \\| `([^`]+)`").FindAllStringSubmatch(string(content), -1) {
+			fired[match[1]] = true
+		}
+		if filepath.Base(filepath.Dir(file)) == "good" {
+			require.Contains(t, string(content), "Schema review: passed")
+			require.NotContains(t, string(content), "### Findings")
+		}
+	}
+	for _, rule := range strings.Fields(`
+		fails fails-on-rows table-rewrite concurrent-index constraint-not-valid not-null-scan blocking-scan
+		replace-function object-name no-enum data-change one-statement declared-source format
+		suppression/reason suppression/unused
+		atlas/DS102 atlas/DS103 atlas/CD101 atlas/BC101 atlas/BC102 atlas/MF101 atlas/MF103 atlas/MF104
+		compat/table-dropped compat/table-renamed compat/row-security compat/column-dropped compat/column-renamed
+		compat/column-type compat/column-not-null compat/column-required compat/column-generated compat/default-dropped
+		compat/constraint-added compat/unique-dropped compat/function-dropped compat/function-signature
+		compat/function-result compat/trigger-refuses compat/trigger-changed compat/trigger-dropped compat/type-dropped
+		squawk/prefer-timestamp-tz squawk/prefer-text-field`) {
+		require.True(t, fired[rule], rule)
 	}
 }
 

@@ -1,5 +1,7 @@
 package schemareview
 
+import "log/slog"
+
 // Report is what a review found. It holds no time and no id that another review of
 // the same change would not have, but for the milliseconds of the statements,
 // which only JSON shows.
@@ -17,6 +19,8 @@ type Report struct {
 	Files    []*File   `json:"files"`
 	// NoRows are the tables for which no rows could be made.
 	NoRows []NoRows `json:"no_rows"`
+
+	logger *slog.Logger
 }
 
 // Finding is what one rule has against one statement, or against a file.

@@ -11,6 +11,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
-// Options of Review, all needed.
+// Options of Review, all needed but the logger.
 type Options struct {
 	// Root is the folder of package migrate in a git working tree.
 	Root string
@@ -33,6 +34,8 @@ type Options struct {
 	Base string
 	// DevURL is a server where databases may be made and dropped.
 	DevURL string
+	// Logger gets one record for each file before it is measured. Nil means none.
+	Logger *slog.Logger
 }
 
 // NeedsError says what a review lacks: a repository, the base, or a program. Then
@@ -52,6 +55,9 @@ func Review(ctx context.Context, opts Options) (*Report, error) {
 	if err := programs(); err != nil {
 		return nil, err
 	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
 	base, err := atRef(ctx, opts.Root, opts.Base)
 	if err != nil {
 		return nil, err
@@ -61,7 +67,7 @@ func Review(ctx context.Context, opts Options) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(opts.Root, migrations), err)
 	}
-	r := &Report{Base: opts.Base, Findings: findings, Objects: []Change{}, Files: []*File{}, NoRows: []NoRows{}}
+	r := &Report{logger: opts.Logger, Base: opts.Base, Findings: findings, Objects: []Change{}, Files: []*File{}, NoRows: []NoRows{}}
 	// Over another history, or an invalid one, the rest would say nothing true.
 	if len(findings) > 0 || len(added) == 0 {
 		r.conclude()
@@ -232,6 +238,7 @@ func (r *Report) onDatabase(ctx context.Context, pool *pgxpool.Pool, conn *pgx.C
 	}
 	var found []Finding
 	for _, file := range r.Files {
+		r.logger.InfoContext(ctx, "measuring a migration", "file", file.Name, "statements", len(file.Statements), "with_rows", r.WithRows)
 		if err := analysis.begin(ctx, file, b.catalog); err != nil {
 			return err
 		}
