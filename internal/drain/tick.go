@@ -80,9 +80,7 @@ func (w *TickWorker) tick(ctx context.Context, scheduled time.Time) error {
 	if err := failpoint.Hit(ctx, failpoint.TickSampled); err != nil {
 		return err
 	}
-	if unread == nil {
-		unread = w.samplePending(ctx)
-	}
+	w.samplePending(ctx)
 	// The drains first: after a loss, to request every namespace takes long.
 	return errors.Join(unread, w.insert(ctx, scheduled, sizes), w.watch(ctx))
 }
@@ -99,13 +97,11 @@ func (w *TickWorker) sample(sizes [accounting.Buckets]buffer.Size) {
 	w.Metrics.DirtySetSize.WithLabelValues(accounting.KindRepository.String()).Set(float64(repositories))
 }
 
-// samplePending exports what is pending, and for how long. A flush is as old as its
-// batch; a part of the buckets would look as if the others were empty.
-func (w *TickWorker) samplePending(ctx context.Context) error {
+// samplePending exports what is pending, and for how long: a flush for as long as its
+// batch is old. No drain waits for that, so it fails nothing. Of buckets that cannot
+// be read nothing is known, and the sum without them would be none.
+func (w *TickWorker) samplePending(ctx context.Context) {
 	states, err := w.Buffer.States(ctx)
-	if err != nil {
-		return fmt.Errorf("sample what is pending: %w", err)
-	}
 	var emissions, quarantined int64
 	var oldest time.Duration
 	for _, s := range states {
@@ -116,10 +112,14 @@ func (w *TickWorker) samplePending(ctx context.Context) error {
 			oldest = max(oldest, w.Clock.Since(ledger.BatchTime(s.OldestFlush)))
 		}
 	}
-	w.Metrics.PendingEmissions.WithLabelValues().Set(float64(emissions))
+	if err != nil {
+		w.Log.WarnContext(ctx, "what is pending is not known of every bucket", "error", err)
+		w.Metrics.PendingEmissions.Reset()
+	} else {
+		w.Metrics.PendingEmissions.WithLabelValues().Set(float64(emissions))
+	}
 	w.Metrics.PendingAge.WithLabelValues().Set(oldest.Seconds())
 	w.Metrics.Quarantined.WithLabelValues().Set(float64(quarantined))
-	return nil
 }
 
 // insert needs a context that carries the River client, as Work's does.
