@@ -64,7 +64,7 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE ON reconciliation_requests TO stowage_writer;
     GRANT SELECT, INSERT ON deletion_requests TO stowage_writer;
     GRANT SELECT, INSERT, UPDATE, DELETE ON blob_storage_deletions TO stowage_writer;
-    GRANT SELECT ON storage_ledger, atlas_schema_revisions TO stowage_writer;
+    GRANT SELECT ON storage_ledger, usage_progress, usage_hours, usage_adjustments, usage_closings, atlas_schema_revisions TO stowage_writer;
 
     -- The workers. They read what is counted, write counters, delete what was asked to
     -- be deleted, and collect blobs; they publish nothing. UPDATE of created_at is what
@@ -81,6 +81,10 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON blob_storage_deletions TO stowage_worker;
     GRANT SELECT, DELETE ON container_manifest_references, maven_files TO stowage_worker;
     GRANT SELECT, DELETE, UPDATE (created_at) ON container_tags, npm_dist_tags TO stowage_worker;
+    -- History is added to and forgotten, and never restated.
+    GRANT SELECT, INSERT, UPDATE ON usage_progress TO stowage_worker;
+    GRANT SELECT, INSERT, DELETE ON usage_hours, usage_adjustments TO stowage_worker;
+    GRANT SELECT, DELETE ON usage_closings TO stowage_worker;
     GRANT USAGE, CREATE ON SCHEMA partitions TO stowage_worker;
     ALTER TABLE storage_ledger OWNER TO stowage_worker;
     FOR partition IN
@@ -96,5 +100,6 @@ BEGIN
     -- counters, which recount.
     GRANT SELECT ON namespaces, repositories, namespace_statistics, storage_ledger, reconciliation_requests, held_corrections, deletion_requests, blob_storage_deletions, backfills, atlas_schema_revisions TO stowage_reader;
     GRANT SELECT ON container_manifests, maven_versions, npm_versions, blob_storage_blobs_by_namespace, counter_buckets TO stowage_reader;
+    GRANT SELECT ON usage_progress, usage_hours, usage_adjustments, usage_closings TO stowage_reader;
 END
 $$;

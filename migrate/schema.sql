@@ -11,6 +11,25 @@ AS $function$
         get_byte(sha256 (uuid_send(namespace_id)), 0)
 $function$;
 
+-- function public.stowage_close_usage()
+CREATE OR REPLACE FUNCTION public.stowage_close_usage()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+    INSERT INTO public.usage_closings (namespace_id, bytes, components)
+    SELECT
+        OLD.namespace_id,
+        OLD.deduplicated_size_bytes,
+        OLD.components_count
+    WHERE
+        TG_RELID = 'public.namespace_statistics'::regclass;
+    RETURN NULL;
+END;
+$function$;
+
 -- function public.stowage_create_namespace_statistics()
 CREATE OR REPLACE FUNCTION public.stowage_create_namespace_statistics()
  RETURNS trigger
@@ -454,12 +473,58 @@ CREATE TABLE storage_ledger (
     components bigint NOT NULL,
     emissions bigint NOT NULL,
     outcome smallint NOT NULL,
-    applied_at timestamp with time zone NOT NULL DEFAULT now(),
+    applied_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT pk_storage_ledger PRIMARY KEY (batch_id, scope_id),
     CONSTRAINT ck_storage_ledger_outcome CHECK (((outcome >= 1) AND (outcome <= 4))),
     CONSTRAINT ck_storage_ledger_scope_kind CHECK (((scope_kind >= 1) AND (scope_kind <= 2)))
 )
 PARTITION BY RANGE (batch_id);
+
+-- table public.usage_adjustments
+CREATE TABLE usage_adjustments (
+    namespace_id uuid NOT NULL,
+    applied_at timestamp with time zone NOT NULL,
+    kind smallint NOT NULL,
+    batch_id uuid NOT NULL,
+    bytes bigint NOT NULL,
+    components bigint NOT NULL,
+    CONSTRAINT pk_usage_adjustments PRIMARY KEY (namespace_id, applied_at, kind, batch_id),
+    CONSTRAINT ck_usage_adjustments_kind CHECK (((kind >= 1) AND (kind <= 4)))
+);
+
+-- table public.usage_closings
+CREATE TABLE usage_closings (
+    namespace_id uuid NOT NULL,
+    closed_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    bytes bigint NOT NULL,
+    components bigint NOT NULL,
+    CONSTRAINT pk_usage_closings PRIMARY KEY (namespace_id, closed_at)
+);
+
+-- table public.usage_hours
+CREATE TABLE usage_hours (
+    namespace_id uuid NOT NULL,
+    hour timestamp with time zone NOT NULL,
+    bytes_start bigint NOT NULL,
+    components_start bigint NOT NULL,
+    bytes_end bigint NOT NULL,
+    components_end bigint NOT NULL,
+    peak_bytes bigint NOT NULL,
+    byte_seconds numeric NOT NULL,
+    CONSTRAINT pk_usage_hours PRIMARY KEY (namespace_id, hour)
+);
+
+-- table public.usage_progress
+CREATE TABLE usage_progress (
+    id smallint NOT NULL,
+    since timestamp with time zone NOT NULL,
+    hour timestamp with time zone NOT NULL,
+    after_namespace_id uuid NOT NULL,
+    sealed timestamp with time zone NOT NULL,
+    fence text[] NOT NULL,
+    CONSTRAINT pk_usage_progress PRIMARY KEY (id),
+    CONSTRAINT ck_usage_progress_id CHECK ((id = 1))
+);
 
 -- partitions public.blob_storage_attachments
 -- 64 partitions of blob_storage_attachments, partitions.blob_storage_attachments_00 to partitions.blob_storage_attachments_63
@@ -542,8 +607,17 @@ CREATE INDEX index_npm_dist_tags_on_version_id ON public.npm_dist_tags USING btr
 -- index public.index_npm_versions_on_repository_id
 CREATE INDEX index_npm_versions_on_repository_id ON public.npm_versions USING btree (repository_id) INCLUDE (size_bytes);
 
+-- index public.index_storage_ledger_on_hour_and_scope_id
+CREATE INDEX index_storage_ledger_on_hour_and_scope_id ON ONLY public.storage_ledger USING btree (date_trunc('hour'::text, (applied_at AT TIME ZONE 'UTC'::text)), scope_id) WHERE ((scope_kind = 1) AND (outcome = ANY (ARRAY[1, 4])));
+
 -- index public.index_storage_ledger_on_scope_id_and_marker
 CREATE INDEX index_storage_ledger_on_scope_id_and_marker ON ONLY public.storage_ledger USING btree (scope_id, marker);
+
+-- index public.index_usage_adjustments_on_applied_at
+CREATE INDEX index_usage_adjustments_on_applied_at ON public.usage_adjustments USING btree (applied_at);
+
+-- index public.index_usage_hours_on_hour_and_namespace_id
+CREATE INDEX index_usage_hours_on_hour_and_namespace_id ON public.usage_hours USING btree (hour, namespace_id);
 
 -- index public.uq_container_manifests_repository_id_name_digest
 CREATE UNIQUE INDEX uq_container_manifests_repository_id_name_digest ON public.container_manifests USING btree (repository_id, name, digest);
@@ -580,6 +654,9 @@ CREATE TRIGGER trg_blob_storage_blobs_shadow_delete AFTER DELETE ON public.blob_
 
 -- trigger public.trg_blob_storage_blobs_shadow_insert
 CREATE TRIGGER trg_blob_storage_blobs_shadow_insert AFTER INSERT ON public.blob_storage_blobs FOR EACH ROW EXECUTE FUNCTION stowage_shadow_blob_insert();
+
+-- trigger public.trg_namespace_statistics_close_usage
+CREATE TRIGGER trg_namespace_statistics_close_usage AFTER DELETE ON public.namespace_statistics FOR EACH ROW WHEN (((old.deduplicated_size_bytes <> 0) OR (old.components_count <> 0))) EXECUTE FUNCTION stowage_close_usage();
 
 -- trigger public.trg_namespaces_create_statistics
 CREATE TRIGGER trg_namespaces_create_statistics AFTER INSERT ON public.namespaces FOR EACH ROW EXECUTE FUNCTION stowage_create_namespace_statistics();

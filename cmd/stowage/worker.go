@@ -23,6 +23,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/collect"
 	"github.com/stowage-dev/stowage/internal/config"
 	"github.com/stowage-dev/stowage/internal/drain"
+	"github.com/stowage-dev/stowage/internal/history"
 	"github.com/stowage-dev/stowage/internal/jobqueue"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
@@ -226,6 +227,8 @@ func jobConfig(cfg *config.Config) jobqueue.Config {
 		},
 		Partitions: ledger.PartitionsConfig{Retention: cfg.Ledger.Retention},
 		Collect:    collectConfig(cfg),
-		SoftStop:   cfg.Shutdown.Timeout,
+		// A flush is applied by the job that froze it, or by a later one if that died.
+		History:  history.Config{Retention: cfg.History.Retention, Late: cfg.Drain.JobTimeout},
+		SoftStop: cfg.Shutdown.Timeout,
 	}
 }

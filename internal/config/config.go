@@ -18,6 +18,7 @@ type Config struct {
 	Reconciliation Reconciliation
 	Ledger         Ledger
 	Collect        Collect
+	History        History
 	Admin          Admin
 	Log            Log
 	Shutdown       Shutdown
@@ -105,6 +106,11 @@ type Collect struct {
 	BatchSize int
 }
 
+// History is how long the hourly usage of namespaces is kept.
+type History struct {
+	Retention time.Duration
+}
+
 // Admin is the server of metrics and health.
 type Admin struct {
 	Listen    string
@@ -146,6 +152,7 @@ func Default() *Config {
 		},
 		Ledger:   Ledger{Retention: 30 * day},
 		Collect:  Collect{Grace: day, Interval: day, BatchSize: 1000},
+		History:  History{Retention: 400 * day},
 		Admin:    Admin{Listen: "127.0.0.1:9180"},
 		Log:      Log{Format: "text"},
 		Shutdown: Shutdown{Timeout: 30 * time.Second},

@@ -98,6 +98,8 @@ reconciliation:
     confirm_after: 2h
 ledger:
   retention: 1100h
+history:
+  retention: 100h
 collect:
   grace: 2h
   interval: 3h

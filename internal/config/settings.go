@@ -62,6 +62,7 @@ func (c *Config) settings() []setting {
 		{"collect.grace", &c.Collect.Grace, "Time that a blob is left alone after it was stored, and its content after the blob was removed; 0 only where blobs are never put ahead of their version."},
 		{"collect.interval", &c.Collect.Interval, "Time between the end of a walk over all blobs, for those that nothing refers to, and the next."},
 		{"collect.batch_size", &c.Collect.BatchSize, "Blobs that one transaction of the walk looks at."},
+		{"history.retention", &c.History.Retention, "Time that the hourly usage of namespaces is kept after its hour; 0 keeps it forever, else at least 24h."},
 		{"admin.listen", &c.Admin.Listen, "Address of /metrics, /healthz and /readyz; port 0 takes a free one."},
 		{"admin.token", &c.Admin.Token, "Bearer token for all but /healthz; empty asks for none, which only loopback may."},
 		{"admin.token_file", &c.Admin.TokenFile, "File that holds admin.token."},

@@ -72,6 +72,9 @@ func (c *Config) validateValues(p *problems) {
 	atLeast(p, "collect.grace", c.Collect.Grace, 0)
 	atLeast(p, "collect.interval", c.Collect.Interval, minInterval)
 	between(p, "collect.batch_size", c.Collect.BatchSize, 1, maxCollectBatch)
+	if p.sound("history.retention") && c.History.Retention != 0 {
+		atLeast(p, "history.retention", c.History.Retention, day)
+	}
 	atLeast(p, "shutdown.timeout", c.Shutdown.Timeout, minTimeout)
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		p.refuseValue("log.format", "%q is neither text nor json", c.Log.Format)

@@ -54,6 +54,8 @@ func TestInvalid(t *testing.T) {
 		{"AC32 a walk without pause", source{file: "collect: {interval: 1ms}"}, "collect.interval: 1ms is below 100ms"},
 		{"AC32 an empty batch", source{file: "collect: {batch_size: 0}"}, "collect.batch_size: 0 is below 1"},
 		{"AC32 a batch that holds too many locks", source{file: "collect: {batch_size: 10001}"}, "collect.batch_size: 10001 is above 10000"},
+		{"AC32 a history of less than a day", source{file: "history: {retention: 23h}"}, "history.retention: 23h0m0s is below 24h0m0s"},
+		{"AC32 a negative history", source{file: "history: {retention: -1h}"}, "history.retention: -1h0m0s is below 24h0m0s"},
 		{"AC32 no time to stop", source{file: "shutdown: {timeout: 0s}"}, "shutdown.timeout: 0s is below 1ms"},
 		{"AC32 a negative staleness", source{file: "reconciliation: {staleness: -1h}"}, "reconciliation.staleness: -1h0m0s is below 1ms"},
 
@@ -152,6 +154,8 @@ func TestWhatIsBarelyValid(t *testing.T) {
 		"a lease as long as a claim": "drain: {lease: 5s}",
 		"just the pool":              "database: {max_connections: 27}",
 		"just the retention":         "ledger: {retention: 480h1s}",
+		"history for a day":          "history: {retention: 24h}",
+		"history for ever":           "history: {retention: 0s}",
 		"loopback without token":     "admin: {listen: '[::1]:0'}",
 		"sections left empty":        "drain:\nlog: {}",
 		"beyond loopback by token":   "admin: {listen: ':9180', token: 16-characters---}",

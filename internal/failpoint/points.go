@@ -86,7 +86,15 @@ const (
 	PassStamped Point = "pass.stamped"
 )
 
-// Points are all of them, actor by actor, in the order in which they are met.
+// The history. It only reads what the protocol has made.
+const (
+	// HistoryWritten: a step is written, not committed.
+	HistoryWritten Point = "history.written"
+	// HistoryCommitted: it is committed. An error here is a lost answer.
+	HistoryCommitted Point = "history.committed"
+)
+
+// Points are all of the protocol, actor by actor, in the order in which they are met.
 func Points() []Point {
 	return slices.Concat(WriterPoints(), TickPoints(), DrainPoints(), PassPoints())
 }
@@ -113,3 +121,6 @@ func PassPoints() []Point {
 		PassRowsWritten, PassChunk, PassScanned, PassClosed, PassStamped,
 	}
 }
+
+// HistoryPoints are those of the history.
+func HistoryPoints() []Point { return []Point{HistoryWritten, HistoryCommitted} }

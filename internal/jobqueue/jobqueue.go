@@ -25,6 +25,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/collect"
 	"github.com/stowage-dev/stowage/internal/deletion"
 	"github.com/stowage-dev/stowage/internal/drain"
+	"github.com/stowage-dev/stowage/internal/history"
 	"github.com/stowage-dev/stowage/internal/lead"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
@@ -64,6 +65,7 @@ type Config struct {
 	Reconcile    reconcile.Config
 	Partitions   ledger.PartitionsConfig
 	Collect      collect.Config
+	History      history.Config
 	// SoftStop is how long running jobs get to end by themselves when the
 	// process stops. Then their contexts are canceled.
 	SoftStop time.Duration
@@ -98,7 +100,7 @@ type Queue struct {
 // New registers every kind of job. A process registers all of them, because the
 // one that River elects rescues, and discards, what it does not know.
 func New(deps Deps, cfg Config) (*Queue, error) {
-	if err := errors.Join(cfg.Drain.Validate(), cfg.Reconcile.Validate(), cfg.Partitions.Validate(), cfg.Collect.Validate()); err != nil {
+	if err := errors.Join(cfg.Drain.Validate(), cfg.Reconcile.Validate(), cfg.Partitions.Validate(), cfg.Collect.Validate(), cfg.History.Validate()); err != nil {
 		return nil, fmt.Errorf("job queue: %w", err)
 	}
 	q := &Queue{
@@ -149,6 +151,7 @@ func registered(deps Deps, cfg Config) (*river.Workers, error) {
 		river.AddWorkerSafely(workers, backfill.NewWorker(backfilling, Backfills(cfg.Collect, deps.Upkeep))),
 		river.AddWorkerSafely(workers, deletion.NewWorker(deleting, cfg.Collect.Grace)),
 		river.AddWorkerSafely(workers, deletion.NewGauges(deleting)),
+		river.AddWorkerSafely(workers, history.NewRollupWorker(cfg.History, history.Deps{DB: deps.Pool, Metrics: deps.Metrics, Log: deps.Log, Clock: deps.Clock})),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("job queue: %w", err)

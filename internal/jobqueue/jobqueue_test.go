@@ -27,6 +27,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/collect"
 	"github.com/stowage-dev/stowage/internal/dbtest"
 	"github.com/stowage-dev/stowage/internal/drain"
+	"github.com/stowage-dev/stowage/internal/history"
 	"github.com/stowage-dev/stowage/internal/lead"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
@@ -53,6 +54,7 @@ func fastConfig() Config {
 		},
 		Partitions: ledger.PartitionsConfig{Retention: 30 * 24 * time.Hour},
 		Collect:    collect.Config{Grace: time.Hour, Interval: time.Hour, BatchSize: 100},
+		History:    history.Config{Late: time.Minute},
 		SoftStop:   30 * time.Second,
 	}
 }
@@ -177,7 +179,7 @@ func TestEveryScheduledJobIsRegisteredAndWorked(t *testing.T) {
 		require.Positive(t, e.every, e.args.Kind())
 	}
 	slices.Sort(kinds)
-	require.Equal(t, []string{"backfill", "buffer_sweep", "deletion", "deletion_gauges", "drain_tick", "jobs_sample", "ledger_partitions", "reconcile_backlog", "reconcile_trigger"}, kinds)
+	require.Equal(t, []string{"backfill", "buffer_sweep", "deletion", "deletion_gauges", "drain_tick", "history_rollup", "jobs_sample", "ledger_partitions", "reconcile_backlog", "reconcile_trigger"}, kinds)
 
 	c.start(p)
 	for _, kind := range kinds {

@@ -12,6 +12,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/backfill"
 	"github.com/stowage-dev/stowage/internal/deletion"
 	"github.com/stowage-dev/stowage/internal/drain"
+	"github.com/stowage-dev/stowage/internal/history"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/paced"
 	"github.com/stowage-dev/stowage/internal/reconcile"
@@ -23,6 +24,7 @@ const (
 	// sampleInterval is the time between two looks at the queue.
 	sampleInterval  = 15 * time.Second
 	partitionsEvery = time.Hour
+	historyEvery    = time.Minute
 	sweepEvery      = 24 * time.Hour
 	// insertRetry is the pause after a failed insert of a job whose next turn
 	// would come later.
@@ -51,6 +53,7 @@ func schedule(cfg Config) []entry {
 		// Not at once: the former leader may just have counted.
 		{args: reconcile.BacklogArgs{}, every: backlogInterval},
 		{args: SampleArgs{}, every: sampleInterval},
+		{args: history.RollupArgs{}, every: historyEvery, atOnce: true},
 		{args: ledger.PartitionsArgs{}, every: partitionsEvery, atOnce: true},
 		{args: drain.SweepArgs{}, every: sweepEvery, atOnce: true},
 		{args: backfill.Args{}, every: paced.Interval, atOnce: true},

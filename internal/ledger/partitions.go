@@ -115,28 +115,47 @@ func Begins(ctx context.Context, db pgdb.DB) (time.Time, error) {
 }
 
 // DropPartitions drops the partitions whose every batch is older than the given
-// time and returns how many. Each is dropped by itself; for a moment that
-// excludes everybody from the ledger, so it gives up rather than wait long.
-func DropPartitions(ctx context.Context, db DB, olderThan time.Time) (int, error) {
+// time, but for those with entries that the history of usage still needs, and
+// returns how many it dropped and how many it kept. Each is dropped by itself; for a
+// moment that excludes everybody from the ledger, so it gives up rather than wait
+// long.
+func DropPartitions(ctx context.Context, db DB, olderThan time.Time) (dropped, kept int, err error) {
 	days, err := partitions(ctx, db)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	dropped := 0
 	for _, day := range slices.SortedFunc(maps.Keys(days), time.Time.Compare) {
 		if day.AddDate(0, 0, 1).After(olderThan) {
 			continue
 		}
-		if err := dropPartition(ctx, db, day); err != nil {
-			return dropped, fmt.Errorf("drop ledger partition %s: %w", partitionName(day), err)
+		needed, err := dropPartition(ctx, db, day)
+		switch {
+		case err != nil:
+			return dropped, kept, fmt.Errorf("drop ledger partition %s: %w", partitionName(day), err)
+		case needed:
+			kept++
+		default:
+			dropped++
 		}
-		dropped++
 	}
-	return dropped, nil
+	return dropped, kept, nil
 }
 
-func dropPartition(ctx context.Context, db DB, day time.Time) error {
-	return pgdb.InTx(ctx, db, func(tx pgx.Tx) error {
+// neededSQL asks whether a partition has entries of hours that are not rolled up.
+// No new ones come to a partition this old: its batches are not applied any more.
+const neededSQL = `
+SELECT EXISTS (
+	SELECT FROM storage_ledger l, usage_progress p
+	WHERE l.batch_id >= $1 AND l.batch_id < $2 AND date_trunc('hour', l.applied_at AT TIME ZONE 'UTC') >= p.hour AT TIME ZONE 'UTC'
+	  AND l.scope_kind = 1 AND l.outcome IN (1, 4))`
+
+// dropPartition reports whether the partition is still needed, and was left.
+func dropPartition(ctx context.Context, db DB, day time.Time) (needed bool, err error) {
+	err = db.QueryRow(ctx, neededSQL, firstBatch(day), firstBatch(day.AddDate(0, 0, 1))).Scan(&needed)
+	if err != nil || needed {
+		return needed, err
+	}
+	return false, pgdb.InTx(ctx, db, func(tx pgx.Tx) error {
 		if err := pgdb.SetLockTimeout(ctx, tx, partitionLockTimeout); err != nil {
 			return err
 		}

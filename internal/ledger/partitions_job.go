@@ -80,9 +80,12 @@ func (w *PartitionsWorker) Timeout(*river.Job[PartitionsArgs]) time.Duration {
 func (w *PartitionsWorker) Work(ctx context.Context, _ *river.Job[PartitionsArgs]) error {
 	now := w.clock.Now()
 	made := EnsurePartitions(ctx, w.db, now, now.AddDate(0, 0, partitionsAhead))
-	dropped, err := DropPartitions(ctx, w.db, now.Add(-w.cfg.Retention))
+	dropped, kept, err := DropPartitions(ctx, w.db, now.Add(-w.cfg.Retention))
 	if dropped > 0 {
 		w.log.InfoContext(ctx, "dropped ledger partitions older than the retention", "dropped", dropped, "retention", w.cfg.Retention)
+	}
+	if kept > 0 {
+		w.log.WarnContext(ctx, "ledger partitions are older than the retention and not rolled up into the history of usage yet: they are kept until then", "kept", kept, "retention", w.cfg.Retention)
 	}
 	return errors.Join(made, err)
 }

@@ -113,7 +113,7 @@ func TestEnsurePartitions(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, b.partitionDays()[date(2026, 3, 2)], "the first batch of the next day is in none of them")
 	})
-	t.Run("children have the key and the index of their parent", func(t *testing.T) {
+	t.Run("children have the key and the indexes of their parent", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		require.NoError(t, EnsurePartitions(t.Context(), b.db, date(2026, 3, 1), date(2026, 3, 1)))
@@ -121,8 +121,8 @@ func TestEnsurePartitions(t *testing.T) {
 		require.NoError(t, b.db.QueryRow(t.Context(), `
 			SELECT count(*), count(i.inhrelid) FROM pg_index x LEFT JOIN pg_inherits i ON i.inhparent = x.indexrelid
 			WHERE x.indrelid = 'storage_ledger'::regclass AND x.indisvalid`).Scan(&indexes, &children))
-		require.Equal(t, 2, indexes)
-		require.Equal(t, 2, children)
+		require.Equal(t, 3, indexes)
+		require.Equal(t, 3, children)
 	})
 	t.Run("waits for nobody who writes the ledger", func(t *testing.T) {
 		t.Parallel()
@@ -159,10 +159,10 @@ func TestDropPartitions(t *testing.T) {
 		b := setup(t)
 		b.exec(`CREATE TABLE partitions.by_hand PARTITION OF storage_ledger FOR VALUES FROM ('00000000-0000-0000-0000-000000000000') TO ('00000000-0000-0001-0000-000000000000')`)
 		require.NoError(t, EnsurePartitions(t.Context(), b.db, date(2026, 3, 1), date(2026, 3, 4)))
-		n, err := DropPartitions(t.Context(), b.db, date(2026, 3, 3).Add(-time.Nanosecond))
+		n, _, err := DropPartitions(t.Context(), b.db, date(2026, 3, 3).Add(-time.Nanosecond))
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		n, err = DropPartitions(t.Context(), b.db, date(2026, 3, 3))
+		n, _, err = DropPartitions(t.Context(), b.db, date(2026, 3, 3))
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, map[time.Time]bool{date(2026, 3, 3): true, date(2026, 3, 4): true}, b.partitionDays())
@@ -175,7 +175,7 @@ func TestDropPartitions(t *testing.T) {
 			_, err := tx.Exec(t.Context(), `SELECT FROM storage_ledger`)
 			return err
 		})
-		n, err := DropPartitions(t.Context(), b.db, date(2026, 4, 1))
+		n, _, err := DropPartitions(t.Context(), b.db, date(2026, 4, 1))
 		require.True(t, pgdb.IsLockTimeout(err), "%v", err)
 		require.ErrorContains(t, err, "storage_ledger_20260301")
 		require.Zero(t, n)

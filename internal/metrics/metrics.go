@@ -5,6 +5,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
@@ -87,7 +89,11 @@ type Metrics struct {
 	DiscrepancyBytes      prometheus.Histogram
 	DiscrepancyComponents prometheus.Histogram
 
-	backlog, held *prometheus.GaugeVec
+	// HistoryRows counts the rows of history that were written: namespaces and hours
+	// in which something changed.
+	HistoryRows prometheus.Counter
+
+	backlog, held, historyClosed *prometheus.GaugeVec
 }
 
 // New registers the metrics. A Registerer that holds them already panics, as
@@ -128,6 +134,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		DiscrepancyComponents:  histogram("stowage_reconciliation_discrepancy_components", "Components by which a counter was wrong, and not only behind, when it was reconciled.", prometheus.ExponentialBuckets(1, 4, 12)),
 		backlog:                oneWriter("stowage_reconciliation_backlog", "Namespaces that are due for a reconciliation."),
 		held:                   oneWriter("stowage_reconciliation_held", "Scopes with a correction that would lower a counter by much and waits to be confirmed."),
+		HistoryRows:            counter("stowage_history_rows_total", "Rows of usage history that were written: namespaces and hours in which something changed."),
+		historyClosed:          oneWriter("stowage_history_closed_until_timestamp_seconds", "Until when the hours of usage history are closed."),
 	}
 	m.zero()
 	reg.MustRegister(m.EmitFailures, m.Emissions, m.ScopeEmissions, m.EmitDuration, m.RequestsUnwritten,
@@ -135,7 +143,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		m.DrainFlushes, m.DrainEmissions, m.DrainDuration, m.BufferLoss,
 		m.Jobs, m.JobsOldest, m.JobsDiscarded, m.JobsRescued,
 		m.ReconciliationPasses, m.ReconciliationInFlight, m.ReconciliationDuration,
-		m.DiscrepancyBytes, m.DiscrepancyComponents, m.backlog, m.held)
+		m.DiscrepancyBytes, m.DiscrepancyComponents, m.backlog, m.held,
+		m.HistoryRows, m.historyClosed)
 	return m
 }
 
@@ -167,11 +176,17 @@ func (m *Metrics) SetBacklog(n int64) { m.backlog.WithLabelValues().Set(float64(
 // SetHeld exports the number of scopes whose correction is held.
 func (m *Metrics) SetHeld(n int64) { m.held.WithLabelValues().Set(float64(n)) }
 
+// SetHistoryClosed exports until when the hours of history are closed.
+func (m *Metrics) SetHistoryClosed(until time.Time) {
+	m.historyClosed.WithLabelValues().Set(float64(until.Unix()))
+}
+
 // Withdraw takes the gauges that have one writer in the cluster out of this
 // process's exposition. Call it when the process ceases to be that writer.
 func (m *Metrics) Withdraw() {
 	for _, gauge := range []*prometheus.GaugeVec{
 		m.DirtySetSize, m.PendingEmissions, m.PendingAge, m.Quarantined, m.Jobs, m.JobsOldest, m.JobsDiscarded, m.backlog, m.held,
+		m.historyClosed,
 	} {
 		gauge.Reset()
 	}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -28,11 +29,13 @@ func TestAC33MetricsAreZeroFromTheStart(t *testing.T) {
 		"stowage_reconciliation_duration_seconds":       1,
 		"stowage_reconciliation_discrepancy_bytes":      1,
 		"stowage_reconciliation_discrepancy_components": 1,
+		"stowage_history_rows_total":                    1,
 	}, series(t, registry))
 
 	before := series(t, registry)
 	m.SetBacklog(3)
 	m.SetHeld(1)
+	m.SetHistoryClosed(time.Unix(1, 0))
 	m.DirtySetSize.WithLabelValues("namespace").Set(4)
 	for _, gauge := range []*prometheus.GaugeVec{m.PendingEmissions, m.PendingAge, m.Quarantined} {
 		gauge.WithLabelValues().Set(5)

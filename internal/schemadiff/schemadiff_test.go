@@ -187,7 +187,7 @@ func TestDiffWritesTheNextMigration(t *testing.T) {
 		c.replace(t, "triggers/stowage_bucket.sql", "sha256", "sha512")
 		c.replace(t, "triggers/trg_blob_storage_blobs_immutable.sql", "BEFORE UPDATE", "BEFORE UPDATE OR DELETE")
 		c.remove(t, "triggers/trg_namespaces_slug_immutable.sql")
-		c.replace(t, "tables/04_storage_ledger.sql", "applied_at timestamptz NOT NULL DEFAULT now(),", "applied_at timestamptz NOT NULL DEFAULT now(),\n    note text NULL,\n    CONSTRAINT ck_storage_ledger_note CHECK (note <> ''),")
+		c.replace(t, "tables/04_storage_ledger.sql", "applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),", "applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),\n    note text NULL,\n    CONSTRAINT ck_storage_ledger_note CHECK (note <> ''),")
 		c.remove(t, "tables/05_counter_buckets.sql")
 		c.replace(t, "tables/06_reconciliation_requests.sql", "\n);", "\n);\nCREATE INDEX index_reconciliation_requests_on_marker ON reconciliation_requests (marker);")
 		c.write(t, "tables/07_notes.sql", "-- A reason.\nCREATE TABLE notes (id uuid NOT NULL, CONSTRAINT pk_notes PRIMARY KEY (id)) WITH (fillfactor = 50);\nCREATE INDEX index_notes_on_id ON notes (id);\n")

@@ -13,7 +13,7 @@ CREATE TABLE storage_ledger (
     components bigint NOT NULL,
     emissions bigint NOT NULL,
     outcome smallint NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now(),
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT pk_storage_ledger PRIMARY KEY (batch_id, scope_id),
     CONSTRAINT ck_storage_ledger_scope_kind CHECK (scope_kind >= 1 AND scope_kind <= 2),
     CONSTRAINT ck_storage_ledger_outcome CHECK (outcome >= 1 AND outcome <= 4)
@@ -22,3 +22,8 @@ PARTITION BY RANGE (batch_id);
 
 -- What a reconciliation sums: the deltas of one scope since a marker.
 CREATE INDEX index_storage_ledger_on_scope_id_and_marker ON storage_ledger (scope_id, marker);
+
+-- What the history of usage rolls up: the changes of a namespace in an hour.
+CREATE INDEX index_storage_ledger_on_hour_and_scope_id ON storage_ledger (date_trunc('hour', applied_at AT TIME ZONE 'UTC'), scope_id)
+WHERE
+    scope_kind = 1 AND outcome IN (1, 4);
