@@ -57,7 +57,11 @@ func migrateStatusCommand() *cobra.Command {
 			fmt.Fprintf(table, "%s\t%s\t%s\n", m.Version, m.Description, m.AppliedAt.UTC().Format(time.RFC3339))
 		}
 		for _, m := range state.Pending {
-			fmt.Fprintf(table, "%s\t%s\tpending\n", m.Version, m.Description)
+			line := "pending"
+			if m.Failed != "" {
+				line += ": " + m.Failed
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\n", m.Version, m.Description, line)
 		}
 		return table.Flush()
 	})
