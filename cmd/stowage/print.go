@@ -89,6 +89,13 @@ func when(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
+func requestedText(at *time.Time) string {
+	if at == nil {
+		return "no"
+	}
+	return when(at)
+}
+
 func flags(set ...string) string {
 	var named []string
 	for _, f := range set {
@@ -170,15 +177,11 @@ func printUsage(p *printer, u *usage.Usage) {
 
 func printTotals(p *printer, t *inspect.Totals) {
 	if len(t.Off) > 0 {
-		rows := [][]string{{"WHY", "KIND", "NAME", "ID", "BYTES", "RECOUNTED", "COMPONENTS", "RECOUNTED", "REQUESTED"}}
+		rows := [][]string{{"WHY", "KIND", "NAME", "ID", "BYTES", "DIFFERENCE", "COMPONENTS", "DIFFERENCE", "REQUESTED"}}
 		for _, o := range t.Off {
-			requested := "no"
-			if o.RequestedAt != nil {
-				requested = when(o.RequestedAt)
-			}
 			rows = append(rows, []string{
 				o.Why, o.Kind, o.Name, o.ID.String(), size(o.Value.Bytes), signed(size(o.Difference.Bytes)),
-				number(o.Value.Components), signed(number(o.Difference.Components)), requested,
+				number(o.Value.Components), signed(number(o.Difference.Components)), requestedText(o.RequestedAt),
 			})
 		}
 		p.table(rows)
@@ -197,7 +200,7 @@ func printExplanation(p *printer, e *inspect.Explanation) {
 	} else {
 		p.line("namespace %s  id %s  bucket %d", e.Namespace.Slug, e.Namespace.ID, e.Namespace.Bucket)
 	}
-	p.line("as of %s  precision %s  redis: %s  requested: %s%s", when(&e.AsOf), e.Precision, e.Redis, when(e.RequestedAt), flag(e.Quarantined, "  in quarantine"))
+	p.line("as of %s  reads are told: %s  redis: %s  requested: %s%s", when(&e.AsOf), e.Precision, e.Redis, requestedText(e.RequestedAt), flag(e.Quarantined, "  in quarantine"))
 	p.line("")
 	row := func(name string, cell func(inspect.Counter, func(int64) string) string) []string {
 		return []string{name, cell(e.Bytes, size), cell(e.Components, number)}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -37,7 +39,7 @@ func TestRoles(t *testing.T) {
 	s.exec(roles) // once more changes nothing
 
 	s.url = worker
-	s.start("--reconciliation-staleness", "1s")
+	s.start("--reconciliation-staleness", "1s", "--collect-grace", "0s", "--collect-interval", "1s")
 	db, err := entdb.New(entdb.Config{
 		Pool: dbtest.Open(t, writer), Redis: s.redis.Client(t), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
@@ -96,8 +98,53 @@ func TestRoles(t *testing.T) {
 			require.Equal(t, "42501", refusal.Code, "%s: %s", sql, refusal.Message)
 		}
 	}
+	s.looks(reader)
+	s.collectsAndDeletes(db, namespace)
 	_, err = dbtest.Open(t, reader).Exec(t.Context(), `SELECT FROM namespaces, repositories, namespace_statistics, storage_ledger`)
 	require.NoError(t, err)
+}
+
+// looks runs what only looks as the least that may: a reader of the database, and a
+// user of Redis that may run scripts and read.
+func (s *services) looks(reader string) {
+	s.t.Helper()
+	const allowed = "ACL SETUSER looker on >looks ~stowage:1:* -@all +@read +@connection +eval +evalsha +info"
+	client := s.redis.Client(s.t)
+	require.NoError(s.t, client.Do(context.Background(), client.B().Arbitrary(strings.Fields(allowed)...).Build()).Error())
+	password := filepath.Join(s.t.TempDir(), "password")
+	require.NoError(s.t, os.WriteFile(password, []byte("looks"), 0o600))
+	stores := []string{"--database-url", reader, "--redis-addresses", s.redis.Addr, "--redis-username", "looker", "--redis-password-file", password}
+	for _, look := range []string{"namespace show roles", "namespace explain roles", "namespace verify --all", "buffer show", "buffer show --bucket 1"} {
+		code, _, stderr := runExit(s.t, append(strings.Fields(look), stores...)...)
+		require.Zero(s.t, code, "%s: %s", look, stderr)
+		require.NotContains(s.t, stderr, "without what is buffered")
+	}
+	code, _, stderr := runExit(s.t, "namespace", "reconcile", "roles", "--database-url", reader)
+	require.Equal(s.t, 1, code)
+	require.Contains(s.t, stderr, "permission denied")
+}
+
+// collectsAndDeletes has the worker do all that it does beside counting.
+func (s *services) collectsAndDeletes(db *entdb.Client, namespace uuid.UUID) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	require.NoError(s.t, db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
+		return entpublish.PutBlobs(ctx, tx, namespace, []entpublish.Blob{{Digest: schematype.Digest{9}, Size: 9}})
+	}))
+	require.Eventually(s.t, func() bool {
+		var did entpublish.DeletedContent
+		require.NoError(s.t, db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) (err error) {
+			did, err = entpublish.DeleteContent(ctx, tx, 10, func(context.Context, entpublish.Content) error { return nil })
+			return err
+		}))
+		return did.Deleted > 0 && s.count(`SELECT count(*) FROM blob_storage_blobs WHERE size_bytes = 9`) == 0
+	}, patience, often, "the worker's role cannot collect, or the writer's cannot delete content")
+	require.NoError(s.t, db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
+		return entpublish.ScheduleNamespaceDeletion(ctx, tx, namespace)
+	}))
+	require.Eventually(s.t, func() bool {
+		return s.count(`SELECT count(*) FROM namespaces WHERE id = $1`, namespace) == 0
+	}, patience, often, "the worker's role cannot delete a namespace")
 }
 
 // login is the database's URL for a new login that acts as the role.

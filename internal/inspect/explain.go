@@ -74,8 +74,10 @@ type Held struct {
 type Explanation struct {
 	Namespace Namespace `json:"namespace"`
 	// Repository is nil when the namespace's own counters are explained.
-	Repository       *Repository     `json:"repository"`
-	AsOf             time.Time       `json:"as_of"`
+	Repository *Repository `json:"repository"`
+	AsOf       time.Time   `json:"as_of"`
+	// Precision is what a read of the usage says at this moment: it knows of a loss
+	// only when that is requested.
 	Precision        usage.Precision `json:"precision"`
 	LastReconciledAt *time.Time      `json:"last_reconciled_at"`
 	RequestedAt      *time.Time      `json:"requested_at"`

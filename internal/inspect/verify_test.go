@@ -17,7 +17,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/reconcile"
 )
 
-func TestVerify(t *testing.T) {
+func TestS2Verify(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	run := func(name string, test func(t *testing.T, h *home)) {
@@ -41,7 +41,7 @@ func TestVerify(t *testing.T) {
 		require.Empty(t, h.verify().Off)
 	})
 
-	run("S2 wrong: every scope that is off, and by how much, and nothing is written", func(t *testing.T, h *home) {
+	run("wrong: every scope that is off, and by how much, and nothing is written", func(t *testing.T, h *home) {
 		h.publish(10)
 		h.drain()
 		h.exec(`UPDATE repositories SET size_bytes = 3, artifacts_count = 4 WHERE id = $1`, h.repository.ID)
@@ -133,7 +133,7 @@ func TestVerify(t *testing.T) {
 		require.Empty(t, v.Off)
 	})
 
-	run("E16 E17 not wrong beside writers, drains and passes that never pause", func(t *testing.T, h *home) {
+	run("not wrong beside writers, drains and passes that never pause", func(t *testing.T, h *home) {
 		ctx, stop := context.WithCancel(t.Context())
 		var commits atomic.Int64
 		group, ctx := errgroup.WithContext(ctx)
