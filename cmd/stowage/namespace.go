@@ -21,6 +21,7 @@ func namespaceCommand() *cobra.Command {
 		namespaceExplainCommand(),
 		namespaceVerifyCommand(),
 		namespaceReconcileCommand(),
+		namespaceHistoryCommand(),
 		namespaceApproveCommand(),
 	)
 }
