@@ -75,8 +75,8 @@ BEGIN
     GRANT SELECT, INSERT (namespace_id), UPDATE (deduplicated_size_bytes, components_count, last_reconciled_at, reconciliation_marker) ON namespace_statistics TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON reconciliation_requests, held_corrections TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE ON counter_buckets, backfills TO stowage_worker;
-    GRANT SELECT, DELETE ON namespaces, repositories, blob_storage_attachments, blob_storage_blobs_by_namespace TO stowage_worker;
-    GRANT SELECT, DELETE, UPDATE (created_at) ON container_manifests, maven_versions, npm_versions, blob_storage_blobs TO stowage_worker;
+    GRANT SELECT, DELETE ON repositories, blob_storage_attachments, blob_storage_blobs_by_namespace TO stowage_worker;
+    GRANT SELECT, DELETE, UPDATE (created_at) ON namespaces, container_manifests, maven_versions, npm_versions, blob_storage_blobs TO stowage_worker;
     GRANT SELECT, UPDATE, DELETE ON deletion_requests TO stowage_worker;
     GRANT SELECT, INSERT, UPDATE, DELETE ON blob_storage_deletions TO stowage_worker;
     GRANT SELECT, DELETE ON container_manifest_references, maven_files TO stowage_worker;

@@ -32,7 +32,9 @@ func backfillCommand() *cobra.Command {
 func backfills() []backfill.Backfill { return jobqueue.Backfills(collect.Config{}, nil) }
 
 func byName(change func(context.Context, pgdb.DB, string) error) func(context.Context, *pgxpool.Pool, backfill.Backfill) error {
-	return func(ctx context.Context, pool *pgxpool.Pool, b backfill.Backfill) error { return change(ctx, pool, b.Name) }
+	return func(ctx context.Context, pool *pgxpool.Pool, b backfill.Backfill) error {
+		return change(ctx, pool, b.Name)
+	}
 }
 
 // onBackfill is a command on the backfill that its argument names.

@@ -61,12 +61,14 @@ func (b *bundle) worker(cfg collect.Config) *backfill.Worker {
 func (b *bundle) walk(cfg collect.Config) {
 	b.t.Helper()
 	worker := b.worker(cfg)
-	require.Eventually(b.t, func() bool {
+	for {
 		require.NoError(b.t, worker.Run(b.t.Context()))
 		p, err := backfill.Read(b.t.Context(), b.pool, collect.Name)
 		require.NoError(b.t, err)
-		return p.State == backfill.Finished
-	}, time.Minute, time.Millisecond)
+		if p.State == backfill.Finished {
+			return
+		}
+	}
 }
 
 func (b *bundle) exec(sql string, args ...any) {
