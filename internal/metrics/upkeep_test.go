@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestUpkeepIsZeroFromTheStart(t *testing.T) {
+func TestAC33UpkeepIsZeroFromTheStart(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	u := NewUpkeep(registry)
