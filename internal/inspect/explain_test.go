@@ -199,8 +199,6 @@ func TestExplain(t *testing.T) {
 
 		h.exec(`UPDATE repositories SET last_reconciled_at = 'epoch' WHERE id = $1`, h.repository.ID)
 		require.Contains(t, h.explain(&h.repository).Notes[0], "what was applied before is not kept")
-		_, err := ledger.DropPartitions(t.Context(), h.pool, time.Now().Add(-48*time.Hour))
-		require.NoError(t, err)
 	})
 
 	run("a namespace without a row, and what is not there", func(t *testing.T, h *home) {
