@@ -429,6 +429,22 @@ func (c *ContainerManifestClient) QueryTags(_m *ContainerManifest) *ContainerTag
 	return query
 }
 
+// QueryIndexes queries the indexes edge of a ContainerManifest.
+func (c *ContainerManifestClient) QueryIndexes(_m *ContainerManifest) *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, id),
+			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
+			sqlgraph.Edge(sqlgraph.M2M, true, containermanifest.IndexesTable, containermanifest.IndexesPrimaryKey...),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
 // QueryChildren queries the children edge of a ContainerManifest.
 func (c *ContainerManifestClient) QueryChildren(_m *ContainerManifest) *ContainerManifestQuery {
 	query := (&ContainerManifestClient{config: c.config}).Query()
@@ -438,6 +454,22 @@ func (c *ContainerManifestClient) QueryChildren(_m *ContainerManifest) *Containe
 			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, id),
 			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
 			sqlgraph.Edge(sqlgraph.M2M, false, containermanifest.ChildrenTable, containermanifest.ChildrenPrimaryKey...),
+		)
+		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
+		return fromV, nil
+	}
+	return query
+}
+
+// QueryReferrers queries the referrers edge of a ContainerManifest.
+func (c *ContainerManifestClient) QueryReferrers(_m *ContainerManifest) *ContainerManifestReferenceQuery {
+	query := (&ContainerManifestReferenceClient{config: c.config}).Query()
+	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
+		id := _m.ID
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, id),
+			sqlgraph.To(containermanifestreference.Table, containermanifestreference.ChildColumn),
+			sqlgraph.Edge(sqlgraph.O2M, true, containermanifest.ReferrersTable, containermanifest.ReferrersColumn),
 		)
 		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
 		return fromV, nil

@@ -46,13 +46,17 @@ type ContainerManifestEdges struct {
 	Repository *Repository `json:"repository,omitempty"`
 	// Tags holds the value of the tags edge.
 	Tags []*ContainerTag `json:"tags,omitempty"`
+	// The image indexes that refer to a manifest.
+	Indexes []*ContainerManifest `json:"indexes,omitempty"`
 	// The manifests that an image index refers to.
 	Children []*ContainerManifest `json:"children,omitempty"`
+	// Referrers holds the value of the referrers edge.
+	Referrers []*ContainerManifestReference `json:"referrers,omitempty"`
 	// References holds the value of the references edge.
 	References []*ContainerManifestReference `json:"references,omitempty"`
 	// loadedTypes holds the information for reporting if a
 	// type was loaded (or requested) in eager-loading or not.
-	loadedTypes [4]bool
+	loadedTypes [6]bool
 }
 
 // RepositoryOrErr returns the Repository value or an error if the edge
@@ -75,19 +79,37 @@ func (e ContainerManifestEdges) TagsOrErr() ([]*ContainerTag, error) {
 	return nil, &NotLoadedError{edge: "tags"}
 }
 
+// IndexesOrErr returns the Indexes value or an error if the edge
+// was not loaded in eager-loading.
+func (e ContainerManifestEdges) IndexesOrErr() ([]*ContainerManifest, error) {
+	if e.loadedTypes[2] {
+		return e.Indexes, nil
+	}
+	return nil, &NotLoadedError{edge: "indexes"}
+}
+
 // ChildrenOrErr returns the Children value or an error if the edge
 // was not loaded in eager-loading.
 func (e ContainerManifestEdges) ChildrenOrErr() ([]*ContainerManifest, error) {
-	if e.loadedTypes[2] {
+	if e.loadedTypes[3] {
 		return e.Children, nil
 	}
 	return nil, &NotLoadedError{edge: "children"}
 }
 
+// ReferrersOrErr returns the Referrers value or an error if the edge
+// was not loaded in eager-loading.
+func (e ContainerManifestEdges) ReferrersOrErr() ([]*ContainerManifestReference, error) {
+	if e.loadedTypes[4] {
+		return e.Referrers, nil
+	}
+	return nil, &NotLoadedError{edge: "referrers"}
+}
+
 // ReferencesOrErr returns the References value or an error if the edge
 // was not loaded in eager-loading.
 func (e ContainerManifestEdges) ReferencesOrErr() ([]*ContainerManifestReference, error) {
-	if e.loadedTypes[3] {
+	if e.loadedTypes[5] {
 		return e.References, nil
 	}
 	return nil, &NotLoadedError{edge: "references"}
@@ -195,9 +217,19 @@ func (_m *ContainerManifest) QueryTags() *ContainerTagQuery {
 	return NewContainerManifestClient(_m.config).QueryTags(_m)
 }
 
+// QueryIndexes queries the "indexes" edge of the ContainerManifest entity.
+func (_m *ContainerManifest) QueryIndexes() *ContainerManifestQuery {
+	return NewContainerManifestClient(_m.config).QueryIndexes(_m)
+}
+
 // QueryChildren queries the "children" edge of the ContainerManifest entity.
 func (_m *ContainerManifest) QueryChildren() *ContainerManifestQuery {
 	return NewContainerManifestClient(_m.config).QueryChildren(_m)
+}
+
+// QueryReferrers queries the "referrers" edge of the ContainerManifest entity.
+func (_m *ContainerManifest) QueryReferrers() *ContainerManifestReferenceQuery {
+	return NewContainerManifestClient(_m.config).QueryReferrers(_m)
 }
 
 // QueryReferences queries the "references" edge of the ContainerManifest entity.

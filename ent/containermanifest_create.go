@@ -116,6 +116,21 @@ func (_c *ContainerManifestCreate) AddTags(v ...*ContainerTag) *ContainerManifes
 	return _c.AddTagIDs(ids...)
 }
 
+// AddIndexIDs adds the "indexes" edge to the ContainerManifest entity by IDs.
+func (_c *ContainerManifestCreate) AddIndexIDs(ids ...uuid.UUID) *ContainerManifestCreate {
+	_c.mutation.AddIndexIDs(ids...)
+	return _c
+}
+
+// AddIndexes adds the "indexes" edges to the ContainerManifest entity.
+func (_c *ContainerManifestCreate) AddIndexes(v ...*ContainerManifest) *ContainerManifestCreate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _c.AddIndexIDs(ids...)
+}
+
 // AddChildIDs adds the "children" edge to the ContainerManifest entity by IDs.
 func (_c *ContainerManifestCreate) AddChildIDs(ids ...uuid.UUID) *ContainerManifestCreate {
 	_c.mutation.AddChildIDs(ids...)
@@ -298,13 +313,29 @@ func (_c *ContainerManifestCreate) createSpec() (*ContainerManifest, *sqlgraph.C
 		}
 		_spec.Edges = append(_spec.Edges, edge)
 	}
+	if nodes := _c.mutation.IndexesIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges = append(_spec.Edges, edge)
+	}
 	if nodes := _c.mutation.ChildrenIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.M2M,
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},

@@ -30,7 +30,9 @@ type ContainerManifestQuery struct {
 	predicates     []predicate.ContainerManifest
 	withRepository *RepositoryQuery
 	withTags       *ContainerTagQuery
+	withIndexes    *ContainerManifestQuery
 	withChildren   *ContainerManifestQuery
+	withReferrers  *ContainerManifestReferenceQuery
 	withReferences *ContainerManifestReferenceQuery
 	modifiers      []func(*sql.Selector)
 	// intermediate query (i.e. traversal path).
@@ -113,6 +115,28 @@ func (_q *ContainerManifestQuery) QueryTags() *ContainerTagQuery {
 	return query
 }
 
+// QueryIndexes chains the current query on the "indexes" edge.
+func (_q *ContainerManifestQuery) QueryIndexes() *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
+			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
+			sqlgraph.Edge(sqlgraph.M2M, true, containermanifest.IndexesTable, containermanifest.IndexesPrimaryKey...),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
 // QueryChildren chains the current query on the "children" edge.
 func (_q *ContainerManifestQuery) QueryChildren() *ContainerManifestQuery {
 	query := (&ContainerManifestClient{config: _q.config}).Query()
@@ -128,6 +152,28 @@ func (_q *ContainerManifestQuery) QueryChildren() *ContainerManifestQuery {
 			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
 			sqlgraph.To(containermanifest.Table, containermanifest.FieldID),
 			sqlgraph.Edge(sqlgraph.M2M, false, containermanifest.ChildrenTable, containermanifest.ChildrenPrimaryKey...),
+		)
+		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
+		return fromU, nil
+	}
+	return query
+}
+
+// QueryReferrers chains the current query on the "referrers" edge.
+func (_q *ContainerManifestQuery) QueryReferrers() *ContainerManifestReferenceQuery {
+	query := (&ContainerManifestReferenceClient{config: _q.config}).Query()
+	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
+		if err := _q.prepareQuery(ctx); err != nil {
+			return nil, err
+		}
+		selector := _q.sqlQuery(ctx)
+		if err := selector.Err(); err != nil {
+			return nil, err
+		}
+		step := sqlgraph.NewStep(
+			sqlgraph.From(containermanifest.Table, containermanifest.FieldID, selector),
+			sqlgraph.To(containermanifestreference.Table, containermanifestreference.ChildColumn),
+			sqlgraph.Edge(sqlgraph.O2M, true, containermanifest.ReferrersTable, containermanifest.ReferrersColumn),
 		)
 		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
 		return fromU, nil
@@ -351,7 +397,9 @@ func (_q *ContainerManifestQuery) Clone() *ContainerManifestQuery {
 		predicates:     append([]predicate.ContainerManifest{}, _q.predicates...),
 		withRepository: _q.withRepository.Clone(),
 		withTags:       _q.withTags.Clone(),
+		withIndexes:    _q.withIndexes.Clone(),
 		withChildren:   _q.withChildren.Clone(),
+		withReferrers:  _q.withReferrers.Clone(),
 		withReferences: _q.withReferences.Clone(),
 		// clone intermediate query.
 		sql:  _q.sql.Clone(),
@@ -381,6 +429,17 @@ func (_q *ContainerManifestQuery) WithTags(opts ...func(*ContainerTagQuery)) *Co
 	return _q
 }
 
+// WithIndexes tells the query-builder to eager-load the nodes that are connected to
+// the "indexes" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *ContainerManifestQuery) WithIndexes(opts ...func(*ContainerManifestQuery)) *ContainerManifestQuery {
+	query := (&ContainerManifestClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withIndexes = query
+	return _q
+}
+
 // WithChildren tells the query-builder to eager-load the nodes that are connected to
 // the "children" edge. The optional arguments are used to configure the query builder of the edge.
 func (_q *ContainerManifestQuery) WithChildren(opts ...func(*ContainerManifestQuery)) *ContainerManifestQuery {
@@ -389,6 +448,17 @@ func (_q *ContainerManifestQuery) WithChildren(opts ...func(*ContainerManifestQu
 		opt(query)
 	}
 	_q.withChildren = query
+	return _q
+}
+
+// WithReferrers tells the query-builder to eager-load the nodes that are connected to
+// the "referrers" edge. The optional arguments are used to configure the query builder of the edge.
+func (_q *ContainerManifestQuery) WithReferrers(opts ...func(*ContainerManifestReferenceQuery)) *ContainerManifestQuery {
+	query := (&ContainerManifestReferenceClient{config: _q.config}).Query()
+	for _, opt := range opts {
+		opt(query)
+	}
+	_q.withReferrers = query
 	return _q
 }
 
@@ -481,10 +551,12 @@ func (_q *ContainerManifestQuery) sqlAll(ctx context.Context, hooks ...queryHook
 	var (
 		nodes       = []*ContainerManifest{}
 		_spec       = _q.querySpec()
-		loadedTypes = [4]bool{
+		loadedTypes = [6]bool{
 			_q.withRepository != nil,
 			_q.withTags != nil,
+			_q.withIndexes != nil,
 			_q.withChildren != nil,
+			_q.withReferrers != nil,
 			_q.withReferences != nil,
 		}
 	)
@@ -522,10 +594,26 @@ func (_q *ContainerManifestQuery) sqlAll(ctx context.Context, hooks ...queryHook
 			return nil, err
 		}
 	}
+	if query := _q.withIndexes; query != nil {
+		if err := _q.loadIndexes(ctx, query, nodes,
+			func(n *ContainerManifest) { n.Edges.Indexes = []*ContainerManifest{} },
+			func(n *ContainerManifest, e *ContainerManifest) { n.Edges.Indexes = append(n.Edges.Indexes, e) }); err != nil {
+			return nil, err
+		}
+	}
 	if query := _q.withChildren; query != nil {
 		if err := _q.loadChildren(ctx, query, nodes,
 			func(n *ContainerManifest) { n.Edges.Children = []*ContainerManifest{} },
 			func(n *ContainerManifest, e *ContainerManifest) { n.Edges.Children = append(n.Edges.Children, e) }); err != nil {
+			return nil, err
+		}
+	}
+	if query := _q.withReferrers; query != nil {
+		if err := _q.loadReferrers(ctx, query, nodes,
+			func(n *ContainerManifest) { n.Edges.Referrers = []*ContainerManifestReference{} },
+			func(n *ContainerManifest, e *ContainerManifestReference) {
+				n.Edges.Referrers = append(n.Edges.Referrers, e)
+			}); err != nil {
 			return nil, err
 		}
 	}
@@ -600,6 +688,67 @@ func (_q *ContainerManifestQuery) loadTags(ctx context.Context, query *Container
 	}
 	return nil
 }
+func (_q *ContainerManifestQuery) loadIndexes(ctx context.Context, query *ContainerManifestQuery, nodes []*ContainerManifest, init func(*ContainerManifest), assign func(*ContainerManifest, *ContainerManifest)) error {
+	edgeIDs := make([]driver.Value, len(nodes))
+	byID := make(map[uuid.UUID]*ContainerManifest)
+	nids := make(map[uuid.UUID]map[*ContainerManifest]struct{})
+	for i, node := range nodes {
+		edgeIDs[i] = node.ID
+		byID[node.ID] = node
+		if init != nil {
+			init(node)
+		}
+	}
+	query.Where(func(s *sql.Selector) {
+		joinT := sql.Table(containermanifest.IndexesTable)
+		s.Join(joinT).On(s.C(containermanifest.FieldID), joinT.C(containermanifest.IndexesPrimaryKey[0]))
+		s.Where(sql.InValues(joinT.C(containermanifest.IndexesPrimaryKey[1]), edgeIDs...))
+		columns := s.SelectedColumns()
+		s.Select(joinT.C(containermanifest.IndexesPrimaryKey[1]))
+		s.AppendSelect(columns...)
+		s.SetDistinct(false)
+	})
+	if err := query.prepareQuery(ctx); err != nil {
+		return err
+	}
+	qr := QuerierFunc(func(ctx context.Context, q Query) (Value, error) {
+		return query.sqlAll(ctx, func(_ context.Context, spec *sqlgraph.QuerySpec) {
+			assign := spec.Assign
+			values := spec.ScanValues
+			spec.ScanValues = func(columns []string) ([]any, error) {
+				values, err := values(columns[1:])
+				if err != nil {
+					return nil, err
+				}
+				return append([]any{new(uuid.UUID)}, values...), nil
+			}
+			spec.Assign = func(columns []string, values []any) error {
+				outValue := *values[0].(*uuid.UUID)
+				inValue := *values[1].(*uuid.UUID)
+				if nids[inValue] == nil {
+					nids[inValue] = map[*ContainerManifest]struct{}{byID[outValue]: {}}
+					return assign(columns[1:], values[1:])
+				}
+				nids[inValue][byID[outValue]] = struct{}{}
+				return nil
+			}
+		})
+	})
+	neighbors, err := withInterceptors[[]*ContainerManifest](ctx, query, qr, query.inters)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		nodes, ok := nids[n.ID]
+		if !ok {
+			return fmt.Errorf(`unexpected "indexes" node returned %v`, n.ID)
+		}
+		for kn := range nodes {
+			assign(kn, n)
+		}
+	}
+	return nil
+}
 func (_q *ContainerManifestQuery) loadChildren(ctx context.Context, query *ContainerManifestQuery, nodes []*ContainerManifest, init func(*ContainerManifest), assign func(*ContainerManifest, *ContainerManifest)) error {
 	edgeIDs := make([]driver.Value, len(nodes))
 	byID := make(map[uuid.UUID]*ContainerManifest)
@@ -658,6 +807,36 @@ func (_q *ContainerManifestQuery) loadChildren(ctx context.Context, query *Conta
 		for kn := range nodes {
 			assign(kn, n)
 		}
+	}
+	return nil
+}
+func (_q *ContainerManifestQuery) loadReferrers(ctx context.Context, query *ContainerManifestReferenceQuery, nodes []*ContainerManifest, init func(*ContainerManifest), assign func(*ContainerManifest, *ContainerManifestReference)) error {
+	fks := make([]driver.Value, 0, len(nodes))
+	nodeids := make(map[uuid.UUID]*ContainerManifest)
+	for i := range nodes {
+		fks = append(fks, nodes[i].ID)
+		nodeids[nodes[i].ID] = nodes[i]
+		if init != nil {
+			init(nodes[i])
+		}
+	}
+	if len(query.ctx.Fields) > 0 {
+		query.ctx.AppendFieldOnce(containermanifestreference.FieldChildID)
+	}
+	query.Where(predicate.ContainerManifestReference(func(s *sql.Selector) {
+		s.Where(sql.InValues(s.C(containermanifest.ReferrersColumn), fks...))
+	}))
+	neighbors, err := query.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range neighbors {
+		fk := n.ChildID
+		node, ok := nodeids[fk]
+		if !ok {
+			return fmt.Errorf(`unexpected referenced foreign-key "child_id" returned %v for node %v`, fk, n)
+		}
+		assign(node, n)
 	}
 	return nil
 }

@@ -86,6 +86,21 @@ func (_u *ContainerManifestUpdate) AddTags(v ...*ContainerTag) *ContainerManifes
 	return _u.AddTagIDs(ids...)
 }
 
+// AddIndexIDs adds the "indexes" edge to the ContainerManifest entity by IDs.
+func (_u *ContainerManifestUpdate) AddIndexIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
+	_u.mutation.AddIndexIDs(ids...)
+	return _u
+}
+
+// AddIndexes adds the "indexes" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdate) AddIndexes(v ...*ContainerManifest) *ContainerManifestUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddIndexIDs(ids...)
+}
+
 // AddChildIDs adds the "children" edge to the ContainerManifest entity by IDs.
 func (_u *ContainerManifestUpdate) AddChildIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
 	_u.mutation.AddChildIDs(ids...)
@@ -125,6 +140,27 @@ func (_u *ContainerManifestUpdate) RemoveTags(v ...*ContainerTag) *ContainerMani
 		ids[i] = v[i].ID
 	}
 	return _u.RemoveTagIDs(ids...)
+}
+
+// ClearIndexes clears all "indexes" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdate) ClearIndexes() *ContainerManifestUpdate {
+	_u.mutation.ClearIndexes()
+	return _u
+}
+
+// RemoveIndexIDs removes the "indexes" edge to ContainerManifest entities by IDs.
+func (_u *ContainerManifestUpdate) RemoveIndexIDs(ids ...uuid.UUID) *ContainerManifestUpdate {
+	_u.mutation.RemoveIndexIDs(ids...)
+	return _u
+}
+
+// RemoveIndexes removes "indexes" edges to ContainerManifest entities.
+func (_u *ContainerManifestUpdate) RemoveIndexes(v ...*ContainerManifest) *ContainerManifestUpdate {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveIndexIDs(ids...)
 }
 
 // ClearChildren clears all "children" edges to the ContainerManifest entity.
@@ -257,13 +293,58 @@ func (_u *ContainerManifestUpdate) sqlSave(ctx context.Context) (_node int, err 
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
+	if _u.mutation.IndexesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedIndexesIDs(); len(nodes) > 0 && !_u.mutation.IndexesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.IndexesIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
+	}
 	if _u.mutation.ChildrenCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.M2M,
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},
@@ -276,7 +357,7 @@ func (_u *ContainerManifestUpdate) sqlSave(ctx context.Context) (_node int, err 
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},
@@ -292,7 +373,7 @@ func (_u *ContainerManifestUpdate) sqlSave(ctx context.Context) (_node int, err 
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},
@@ -378,6 +459,21 @@ func (_u *ContainerManifestUpdateOne) AddTags(v ...*ContainerTag) *ContainerMani
 	return _u.AddTagIDs(ids...)
 }
 
+// AddIndexIDs adds the "indexes" edge to the ContainerManifest entity by IDs.
+func (_u *ContainerManifestUpdateOne) AddIndexIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
+	_u.mutation.AddIndexIDs(ids...)
+	return _u
+}
+
+// AddIndexes adds the "indexes" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdateOne) AddIndexes(v ...*ContainerManifest) *ContainerManifestUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.AddIndexIDs(ids...)
+}
+
 // AddChildIDs adds the "children" edge to the ContainerManifest entity by IDs.
 func (_u *ContainerManifestUpdateOne) AddChildIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
 	_u.mutation.AddChildIDs(ids...)
@@ -417,6 +513,27 @@ func (_u *ContainerManifestUpdateOne) RemoveTags(v ...*ContainerTag) *ContainerM
 		ids[i] = v[i].ID
 	}
 	return _u.RemoveTagIDs(ids...)
+}
+
+// ClearIndexes clears all "indexes" edges to the ContainerManifest entity.
+func (_u *ContainerManifestUpdateOne) ClearIndexes() *ContainerManifestUpdateOne {
+	_u.mutation.ClearIndexes()
+	return _u
+}
+
+// RemoveIndexIDs removes the "indexes" edge to ContainerManifest entities by IDs.
+func (_u *ContainerManifestUpdateOne) RemoveIndexIDs(ids ...uuid.UUID) *ContainerManifestUpdateOne {
+	_u.mutation.RemoveIndexIDs(ids...)
+	return _u
+}
+
+// RemoveIndexes removes "indexes" edges to ContainerManifest entities.
+func (_u *ContainerManifestUpdateOne) RemoveIndexes(v ...*ContainerManifest) *ContainerManifestUpdateOne {
+	ids := make([]uuid.UUID, len(v))
+	for i := range v {
+		ids[i] = v[i].ID
+	}
+	return _u.RemoveIndexIDs(ids...)
 }
 
 // ClearChildren clears all "children" edges to the ContainerManifest entity.
@@ -579,13 +696,58 @@ func (_u *ContainerManifestUpdateOne) sqlSave(ctx context.Context) (_node *Conta
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
+	if _u.mutation.IndexesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.RemovedIndexesIDs(); len(nodes) > 0 && !_u.mutation.IndexesCleared() {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
+	}
+	if nodes := _u.mutation.IndexesIDs(); len(nodes) > 0 {
+		edge := &sqlgraph.EdgeSpec{
+			Rel:     sqlgraph.M2M,
+			Inverse: true,
+			Table:   containermanifest.IndexesTable,
+			Columns: containermanifest.IndexesPrimaryKey,
+			Bidi:    false,
+			Target: &sqlgraph.EdgeTarget{
+				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
+			},
+		}
+		for _, k := range nodes {
+			edge.Target.Nodes = append(edge.Target.Nodes, k)
+		}
+		_spec.Edges.Add = append(_spec.Edges.Add, edge)
+	}
 	if _u.mutation.ChildrenCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.M2M,
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},
@@ -598,7 +760,7 @@ func (_u *ContainerManifestUpdateOne) sqlSave(ctx context.Context) (_node *Conta
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},
@@ -614,7 +776,7 @@ func (_u *ContainerManifestUpdateOne) sqlSave(ctx context.Context) (_node *Conta
 			Inverse: false,
 			Table:   containermanifest.ChildrenTable,
 			Columns: containermanifest.ChildrenPrimaryKey,
-			Bidi:    true,
+			Bidi:    false,
 			Target: &sqlgraph.EdgeTarget{
 				IDSpec: sqlgraph.NewFieldSpec(containermanifest.FieldID, field.TypeUUID),
 			},

@@ -66,6 +66,9 @@ type ContainerManifestMutation struct {
 	tags              map[uuid.UUID]struct{}
 	removedtags       map[uuid.UUID]struct{}
 	clearedtags       bool
+	indexes           map[uuid.UUID]struct{}
+	removedindexes    map[uuid.UUID]struct{}
+	clearedindexes    bool
 	children          map[uuid.UUID]struct{}
 	removedchildren   map[uuid.UUID]struct{}
 	clearedchildren   bool
@@ -544,6 +547,60 @@ func (m *ContainerManifestMutation) ResetTags() {
 	m.removedtags = nil
 }
 
+// AddIndexIDs adds the "indexes" edge to the ContainerManifest entity by ids.
+func (m *ContainerManifestMutation) AddIndexIDs(ids ...uuid.UUID) {
+	if m.indexes == nil {
+		m.indexes = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		m.indexes[ids[i]] = struct{}{}
+	}
+}
+
+// ClearIndexes clears the "indexes" edge to the ContainerManifest entity.
+func (m *ContainerManifestMutation) ClearIndexes() {
+	m.clearedindexes = true
+}
+
+// IndexesCleared reports if the "indexes" edge to the ContainerManifest entity was cleared.
+func (m *ContainerManifestMutation) IndexesCleared() bool {
+	return m.clearedindexes
+}
+
+// RemoveIndexIDs removes the "indexes" edge to the ContainerManifest entity by IDs.
+func (m *ContainerManifestMutation) RemoveIndexIDs(ids ...uuid.UUID) {
+	if m.removedindexes == nil {
+		m.removedindexes = make(map[uuid.UUID]struct{})
+	}
+	for i := range ids {
+		delete(m.indexes, ids[i])
+		m.removedindexes[ids[i]] = struct{}{}
+	}
+}
+
+// RemovedIndexes returns the removed IDs of the "indexes" edge to the ContainerManifest entity.
+func (m *ContainerManifestMutation) RemovedIndexesIDs() (ids []uuid.UUID) {
+	for id := range m.removedindexes {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// IndexesIDs returns the "indexes" edge IDs in the mutation.
+func (m *ContainerManifestMutation) IndexesIDs() (ids []uuid.UUID) {
+	for id := range m.indexes {
+		ids = append(ids, id)
+	}
+	return
+}
+
+// ResetIndexes resets all changes to the "indexes" edge.
+func (m *ContainerManifestMutation) ResetIndexes() {
+	m.indexes = nil
+	m.clearedindexes = false
+	m.removedindexes = nil
+}
+
 // AddChildIDs adds the "children" edge to the ContainerManifest entity by ids.
 func (m *ContainerManifestMutation) AddChildIDs(ids ...uuid.UUID) {
 	if m.children == nil {
@@ -857,12 +914,15 @@ func (m *ContainerManifestMutation) ResetField(name string) error {
 
 // AddedEdges returns all edge names that were set/added in this mutation.
 func (m *ContainerManifestMutation) AddedEdges() []string {
-	edges := make([]string, 0, 3)
+	edges := make([]string, 0, 4)
 	if m.repository != nil {
 		edges = append(edges, containermanifest.EdgeRepository)
 	}
 	if m.tags != nil {
 		edges = append(edges, containermanifest.EdgeTags)
+	}
+	if m.indexes != nil {
+		edges = append(edges, containermanifest.EdgeIndexes)
 	}
 	if m.children != nil {
 		edges = append(edges, containermanifest.EdgeChildren)
@@ -884,6 +944,12 @@ func (m *ContainerManifestMutation) AddedIDs(name string) []ent.Value {
 			ids = append(ids, id)
 		}
 		return ids
+	case containermanifest.EdgeIndexes:
+		ids := make([]ent.Value, 0, len(m.indexes))
+		for id := range m.indexes {
+			ids = append(ids, id)
+		}
+		return ids
 	case containermanifest.EdgeChildren:
 		ids := make([]ent.Value, 0, len(m.children))
 		for id := range m.children {
@@ -896,9 +962,12 @@ func (m *ContainerManifestMutation) AddedIDs(name string) []ent.Value {
 
 // RemovedEdges returns all edge names that were removed in this mutation.
 func (m *ContainerManifestMutation) RemovedEdges() []string {
-	edges := make([]string, 0, 3)
+	edges := make([]string, 0, 4)
 	if m.removedtags != nil {
 		edges = append(edges, containermanifest.EdgeTags)
+	}
+	if m.removedindexes != nil {
+		edges = append(edges, containermanifest.EdgeIndexes)
 	}
 	if m.removedchildren != nil {
 		edges = append(edges, containermanifest.EdgeChildren)
@@ -916,6 +985,12 @@ func (m *ContainerManifestMutation) RemovedIDs(name string) []ent.Value {
 			ids = append(ids, id)
 		}
 		return ids
+	case containermanifest.EdgeIndexes:
+		ids := make([]ent.Value, 0, len(m.removedindexes))
+		for id := range m.removedindexes {
+			ids = append(ids, id)
+		}
+		return ids
 	case containermanifest.EdgeChildren:
 		ids := make([]ent.Value, 0, len(m.removedchildren))
 		for id := range m.removedchildren {
@@ -928,12 +1003,15 @@ func (m *ContainerManifestMutation) RemovedIDs(name string) []ent.Value {
 
 // ClearedEdges returns all edge names that were cleared in this mutation.
 func (m *ContainerManifestMutation) ClearedEdges() []string {
-	edges := make([]string, 0, 3)
+	edges := make([]string, 0, 4)
 	if m.clearedrepository {
 		edges = append(edges, containermanifest.EdgeRepository)
 	}
 	if m.clearedtags {
 		edges = append(edges, containermanifest.EdgeTags)
+	}
+	if m.clearedindexes {
+		edges = append(edges, containermanifest.EdgeIndexes)
 	}
 	if m.clearedchildren {
 		edges = append(edges, containermanifest.EdgeChildren)
@@ -949,6 +1027,8 @@ func (m *ContainerManifestMutation) EdgeCleared(name string) bool {
 		return m.clearedrepository
 	case containermanifest.EdgeTags:
 		return m.clearedtags
+	case containermanifest.EdgeIndexes:
+		return m.clearedindexes
 	case containermanifest.EdgeChildren:
 		return m.clearedchildren
 	}
@@ -975,6 +1055,9 @@ func (m *ContainerManifestMutation) ResetEdge(name string) error {
 		return nil
 	case containermanifest.EdgeTags:
 		m.ResetTags()
+		return nil
+	case containermanifest.EdgeIndexes:
+		m.ResetIndexes()
 		return nil
 	case containermanifest.EdgeChildren:
 		m.ResetChildren()

@@ -175,7 +175,7 @@ func TestAC14GeneratedClientRoundTripsEachColumn(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
 	epoch := time.Unix(0, 0)
 
-	namespace, err := client.Namespace.Create().SetSlug("acme").SetCreatedAt(created).Save(ctx)
+	namespace, err := client.Namespace.Create().SetSlug("acme").SetCreatedAt(created).SetSoftDeletedAt(created).Save(ctx)
 	require.NoError(t, err)
 	repository, err := client.Repository.Create().SetNamespaceID(namespace.ID).SetName("images").SetFormat(schematype.FormatContainer).SetKind(schematype.KindRemote).
 		SetCreatedAt(created).SetSoftDeletedAt(created).Save(ctx)
@@ -186,6 +186,7 @@ func TestAC14GeneratedClientRoundTripsEachColumn(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "acme", read.Slug)
 		require.True(t, read.CreatedAt.Equal(created))
+		require.True(t, read.SoftDeletedAt.Equal(created))
 	})
 	t.Run("AC14 repositories begin at epoch", func(t *testing.T) {
 		read, err := client.Repository.Get(ctx, repository.ID)
@@ -246,13 +247,53 @@ func TestAC14GeneratedClientRoundTripsEachColumn(t *testing.T) {
 	})
 	t.Run("AC14 npm_versions", func(t *testing.T) {
 		made, err := client.NPMVersion.Create().SetNamespaceID(namespace.ID).SetRepositoryID(repository.ID).SetName("@acme/app").
-			SetVersion("1.0.0").SetSizeBytes(7).SetSoftDeletedAt(created).SetCreatedAt(created).Save(ctx)
+			SetVersion("1.0.0").SetSizeBytes(7).SetDeprecation("old").SetSoftDeletedAt(created).SetCreatedAt(created).Save(ctx)
 		require.NoError(t, err)
 		read, err := client.NPMVersion.Get(ctx, made.ID)
 		require.NoError(t, err)
-		require.Equal(t, []any{namespace.ID, repository.ID, "@acme/app", "1.0.0", int64(7)}, []any{read.NamespaceID, read.RepositoryID, read.Name, read.Version, read.SizeBytes})
+		require.Equal(t, []any{namespace.ID, repository.ID, "@acme/app", "1.0.0", int64(7), "old"}, []any{read.NamespaceID, read.RepositoryID, read.Name, read.Version, read.SizeBytes, *read.Deprecation})
 		require.True(t, read.CreatedAt.Equal(created))
 		require.True(t, read.SoftDeletedAt.Equal(created))
+	})
+	t.Run("AC14 container_tags and container_manifest_references", func(t *testing.T) {
+		manifest := client.ContainerManifest.Query().OnlyX(ctx)
+		made, err := client.ContainerTag.Create().SetRepositoryID(repository.ID).SetName("app").SetTag("latest").SetManifest(manifest).
+			SetCreatedAt(created).SetUpdatedAt(created).Save(ctx)
+		require.NoError(t, err)
+		read, err := client.ContainerTag.Get(ctx, made.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{repository.ID, "app", "latest", manifest.ID}, []any{read.RepositoryID, read.Name, read.Tag, read.ManifestID})
+		require.True(t, read.CreatedAt.Equal(created))
+		require.True(t, read.UpdatedAt.Equal(created))
+
+		index, err := client.ContainerManifest.Create().SetNamespaceID(namespace.ID).SetRepositoryID(repository.ID).SetName("app").
+			SetDigest(schematype.Digest(digest("index"))).SetSizeBytes(0).AddChildren(manifest).Save(ctx)
+		require.NoError(t, err)
+		reference, err := client.ContainerManifestReference.Query().Only(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []any{index.ID, manifest.ID}, []any{reference.IndexID, reference.ChildID})
+	})
+	t.Run("AC14 maven_files", func(t *testing.T) {
+		version := client.MavenVersion.Query().OnlyX(ctx)
+		made, err := client.MavenFile.Create().SetVersion(version).SetPath("app-1.0.jar").SetSha256(schematype.Digest(digest("jar"))).
+			SetSizeBytes(1 << 50).SetCreatedAt(created).SetUpdatedAt(created).Save(ctx)
+		require.NoError(t, err)
+		read, err := client.MavenFile.Get(ctx, made.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{version.ID, "app-1.0.jar", schematype.Digest(digest("jar")), int64(1 << 50)}, []any{read.VersionID, read.Path, read.Sha256, read.SizeBytes})
+		require.True(t, read.CreatedAt.Equal(created))
+		require.True(t, read.UpdatedAt.Equal(created))
+	})
+	t.Run("AC14 npm_dist_tags", func(t *testing.T) {
+		version := client.NPMVersion.Query().OnlyX(ctx)
+		made, err := client.NPMDistTag.Create().SetRepositoryID(repository.ID).SetName("@acme/app").SetTag("latest").SetVersion(version).
+			SetCreatedAt(created).SetUpdatedAt(created).Save(ctx)
+		require.NoError(t, err)
+		read, err := client.NPMDistTag.Get(ctx, made.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{repository.ID, "@acme/app", "latest", version.ID}, []any{read.RepositoryID, read.Name, read.Tag, read.VersionID})
+		require.True(t, read.CreatedAt.Equal(created))
+		require.True(t, read.UpdatedAt.Equal(created))
 	})
 }
 

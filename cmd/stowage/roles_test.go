@@ -2,16 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/coder/quartz"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,8 +19,6 @@ import (
 	"github.com/stowage-dev/stowage/ent/entpublish"
 	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/dbtest"
-	"github.com/stowage-dev/stowage/internal/history"
-	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/redistest"
 	"github.com/stowage-dev/stowage/migrate"
 )
@@ -73,8 +69,6 @@ func TestRoles(t *testing.T) {
 			`INSERT INTO repositories (id, namespace_id, name, format, kind, last_reconciled_at) SELECT gen_random_uuid(), id, 'forged', 1, 1, now() FROM namespaces`,
 			`DELETE FROM namespace_statistics`,
 			`DELETE FROM storage_ledger`,
-			`INSERT INTO usage_closings SELECT id, now(), 1, 1 FROM namespaces`,
-			`DELETE FROM usage_hours`,
 			`UPDATE storage_ledger SET bytes = 0`,
 			`DELETE FROM reconciliation_requests`,
 			`DELETE FROM counter_buckets`,
@@ -83,8 +77,6 @@ func TestRoles(t *testing.T) {
 			`TRUNCATE npm_versions`,
 		},
 		worker: {
-			`UPDATE usage_hours SET bytes_end = 0`,
-			`UPDATE usage_adjustments SET bytes = 0`,
 			`INSERT INTO namespaces SELECT FROM namespaces`,
 			`UPDATE npm_versions SET size_bytes = 0`,
 			`UPDATE repositories SET name = 'x'`,
@@ -109,7 +101,6 @@ func TestRoles(t *testing.T) {
 	}
 	s.looks(reader)
 	s.collectsAndDeletes(db, namespace)
-	s.endsUsage(db, writer)
 	_, err = dbtest.Open(t, reader).Exec(t.Context(), `SELECT FROM namespaces, repositories, namespace_statistics, storage_ledger`)
 	require.NoError(t, err)
 }
@@ -199,6 +190,20 @@ func (s *services) writesEverything(db *entdb.Client, namespace, repository uuid
 			return entpublish.DeleteRepository(ctx, tx, other)
 		},
 		func(ctx context.Context, tx *entdb.Tx) error {
+			err := entpublish.DeleteFile(ctx, tx, version("2").Ref, "pom")
+			if err == nil {
+				_, err = entpublish.Publish(ctx, tx, version("2"))
+			}
+			return err
+		},
+		func(ctx context.Context, tx *entdb.Tx) error {
+			return errors.Join(
+				entpublish.SoftDeleteRepository(ctx, tx, repository), entpublish.RestoreRepository(ctx, tx, repository),
+				entpublish.SoftDeleteNamespace(ctx, tx, namespace), entpublish.RestoreNamespace(ctx, tx, namespace))
+		},
+		func(ctx context.Context, tx *entdb.Tx) error { return writesImages(ctx, tx, namespace) },
+		func(ctx context.Context, tx *entdb.Tx) error { return writesPackages(ctx, tx, namespace) },
+		func(ctx context.Context, tx *entdb.Tx) error {
 			empty := tx.Namespace.Create().SetSlug("empty").SaveX(ctx)
 			return tx.Namespace.DeleteOne(empty).Exec(ctx)
 		},
@@ -214,39 +219,42 @@ func (s *services) writesEverything(db *entdb.Client, namespace, repository uuid
 	}
 }
 
-// endsUsage has the registry delete a namespace that stores something, which the
-// history learns by a trigger that serves no table of the registry's own, and the
-// worker keep history, which the registry reads.
-func (s *services) endsUsage(db *entdb.Client, writer string) {
-	s.t.Helper()
-	gone := db.Namespace.Create().SetSlug("gone").SaveX(s.t.Context()).ID
-	conn, err := dbtest.Open(s.t, writer).Acquire(s.t.Context())
-	require.NoError(s.t, err)
-	defer conn.Release()
-	_, err = conn.Exec(s.t.Context(), `
-		CREATE TEMP TABLE own AS SELECT namespace_id, 7::bigint AS deduplicated_size_bytes, 7::bigint AS components_count FROM namespace_statistics;
-		CREATE TRIGGER forged AFTER DELETE ON own FOR EACH ROW EXECUTE FUNCTION stowage_close_usage();
-		DELETE FROM own`)
-	require.NoError(s.t, err)
-	s.exec(fmt.Sprintf(`BEGIN;
-		UPDATE namespace_statistics SET deduplicated_size_bytes = 5 WHERE namespace_id = '%[1]s';
-		SET LOCAL ROLE stowage_writer;
-		DELETE FROM namespaces WHERE id = '%[1]s';
-		COMMIT`, gone)) // at once, or the worker puts the counter right
-	require.Equal(s.t, int64(1), s.count(`SELECT count(*) FROM usage_closings WHERE namespace_id = $1 AND bytes = 5`, gone))
-	require.Zero(s.t, s.count(`SELECT count(*) FROM usage_closings WHERE bytes = 7`), "forged")
+// writesImages does what a container registry can, and leaves nothing but a blob.
+func writesImages(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID) error {
+	id := tx.Repository.Create().SetNamespaceID(namespace).SetName("images").SetFormat(schematype.FormatContainer).SetKind(schematype.KindHosted).SaveX(ctx).ID
+	layer := entpublish.Blob{Digest: schematype.Digest{1}, Size: 10}
+	image := entpublish.Version{Ref: entpublish.Ref{RepositoryID: id, Name: "app", Digest: schematype.Digest{3}}, Blobs: []entpublish.Blob{layer}}
+	index := entpublish.Version{Ref: entpublish.Ref{RepositoryID: id, Name: "app", Digest: schematype.Digest{4}}, Children: []schematype.Digest{image.Digest}}
+	if err := entpublish.PutBlobs(ctx, tx, namespace, image.Blobs); err != nil {
+		return err
+	}
+	if _, err := entpublish.MountBlob(ctx, tx, namespace, namespace, layer.Digest); err != nil {
+		return err
+	}
+	for _, v := range []entpublish.Version{image, image, index, index} {
+		if _, err := entpublish.Publish(ctx, tx, v); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		entpublish.Tag(ctx, tx, image.Ref, "latest", "1"), entpublish.Tag(ctx, tx, index.Ref, "latest"),
+		entpublish.Untag(ctx, tx, id, "app", "1"),
+		entpublish.Purge(ctx, tx, index.Ref), entpublish.Purge(ctx, tx, image.Ref), entpublish.DeleteRepository(ctx, tx, id))
+}
 
-	hour := time.Now().UTC().Truncate(time.Hour).Add(-5 * time.Hour)
-	require.Eventually(s.t, func() bool { return s.count(`SELECT count(*) FROM usage_progress`) == 1 }, patience, often)
-	s.exec(`UPDATE usage_progress SET since = $1, hour = $1, sealed = $1`, hour)
-	pool := dbtest.Open(s.t, s.url) // the worker's role
-	rollup := history.NewRollupWorker(history.Config{Late: time.Minute, Retention: 24 * time.Hour}, history.Deps{
-		DB: pool, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Clock: quartz.NewReal(),
-	})
-	require.Eventually(s.t, func() bool {
-		require.NoError(s.t, rollup.Run(s.t.Context()))
-		h, err := db.History(s.t.Context(), gone, hour, hour.Add(10*time.Hour))
-		require.NoError(s.t, err)
-		return len(h.Hours) >= 4
-	}, patience, often)
+// writesPackages does what an npm registry can.
+func writesPackages(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID) error {
+	id := tx.Repository.Create().SetNamespaceID(namespace).SetName("packages").SetFormat(schematype.FormatNPM).SetKind(schematype.KindRemote).SaveX(ctx).ID
+	v := entpublish.Version{Ref: entpublish.Ref{RepositoryID: id, Name: "app", Version: "1.0.0"}, Blobs: []entpublish.Blob{{Digest: schematype.Digest{1}, Size: 10}}}
+	if _, err := entpublish.Publish(ctx, tx, v); err != nil {
+		return err
+	}
+	err := errors.Join(
+		entpublish.Tag(ctx, tx, v.Ref, "latest"), entpublish.Untag(ctx, tx, id, "app", "latest"), entpublish.Tag(ctx, tx, v.Ref, "next"),
+		entpublish.Deprecate(ctx, tx, id, "app", map[string]string{"1.0.0": "old"}))
+	if err != nil {
+		return err
+	}
+	_, err = entpublish.PurgeName(ctx, tx, id, "app")
+	return errors.Join(err, entpublish.DeleteRepository(ctx, tx, id))
 }

@@ -33,8 +33,12 @@ const (
 	EdgeRepository = "repository"
 	// EdgeTags holds the string denoting the tags edge name in mutations.
 	EdgeTags = "tags"
+	// EdgeIndexes holds the string denoting the indexes edge name in mutations.
+	EdgeIndexes = "indexes"
 	// EdgeChildren holds the string denoting the children edge name in mutations.
 	EdgeChildren = "children"
+	// EdgeReferrers holds the string denoting the referrers edge name in mutations.
+	EdgeReferrers = "referrers"
 	// EdgeReferences holds the string denoting the references edge name in mutations.
 	EdgeReferences = "references"
 	// Table holds the table name of the containermanifest in the database.
@@ -53,8 +57,17 @@ const (
 	TagsInverseTable = "container_tags"
 	// TagsColumn is the table column denoting the tags relation/edge.
 	TagsColumn = "manifest_id"
+	// IndexesTable is the table that holds the indexes relation/edge. The primary key declared below.
+	IndexesTable = "container_manifest_references"
 	// ChildrenTable is the table that holds the children relation/edge. The primary key declared below.
 	ChildrenTable = "container_manifest_references"
+	// ReferrersTable is the table that holds the referrers relation/edge.
+	ReferrersTable = "container_manifest_references"
+	// ReferrersInverseTable is the table name for the ContainerManifestReference entity.
+	// It exists in this package in order to avoid circular dependency with the "containermanifestreference" package.
+	ReferrersInverseTable = "container_manifest_references"
+	// ReferrersColumn is the table column denoting the referrers relation/edge.
+	ReferrersColumn = "child_id"
 	// ReferencesTable is the table that holds the references relation/edge.
 	ReferencesTable = "container_manifest_references"
 	// ReferencesInverseTable is the table name for the ContainerManifestReference entity.
@@ -77,6 +90,9 @@ var Columns = []string{
 }
 
 var (
+	// IndexesPrimaryKey and IndexesColumn2 are the table columns denoting the
+	// primary key for the indexes relation (M2M).
+	IndexesPrimaryKey = []string{"index_id", "child_id"}
 	// ChildrenPrimaryKey and ChildrenColumn2 are the table columns denoting the
 	// primary key for the children relation (M2M).
 	ChildrenPrimaryKey = []string{"index_id", "child_id"}
@@ -167,6 +183,20 @@ func ByTags(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
 	}
 }
 
+// ByIndexesCount orders the results by indexes count.
+func ByIndexesCount(opts ...sql.OrderTermOption) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborsCount(s, newIndexesStep(), opts...)
+	}
+}
+
+// ByIndexes orders the results by indexes terms.
+func ByIndexes(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborTerms(s, newIndexesStep(), append([]sql.OrderTerm{term}, terms...)...)
+	}
+}
+
 // ByChildrenCount orders the results by children count.
 func ByChildrenCount(opts ...sql.OrderTermOption) OrderOption {
 	return func(s *sql.Selector) {
@@ -178,6 +208,20 @@ func ByChildrenCount(opts ...sql.OrderTermOption) OrderOption {
 func ByChildren(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
 	return func(s *sql.Selector) {
 		sqlgraph.OrderByNeighborTerms(s, newChildrenStep(), append([]sql.OrderTerm{term}, terms...)...)
+	}
+}
+
+// ByReferrersCount orders the results by referrers count.
+func ByReferrersCount(opts ...sql.OrderTermOption) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborsCount(s, newReferrersStep(), opts...)
+	}
+}
+
+// ByReferrers orders the results by referrers terms.
+func ByReferrers(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
+	return func(s *sql.Selector) {
+		sqlgraph.OrderByNeighborTerms(s, newReferrersStep(), append([]sql.OrderTerm{term}, terms...)...)
 	}
 }
 
@@ -208,11 +252,25 @@ func newTagsStep() *sqlgraph.Step {
 		sqlgraph.Edge(sqlgraph.O2M, false, TagsTable, TagsColumn),
 	)
 }
+func newIndexesStep() *sqlgraph.Step {
+	return sqlgraph.NewStep(
+		sqlgraph.From(Table, FieldID),
+		sqlgraph.To(Table, FieldID),
+		sqlgraph.Edge(sqlgraph.M2M, true, IndexesTable, IndexesPrimaryKey...),
+	)
+}
 func newChildrenStep() *sqlgraph.Step {
 	return sqlgraph.NewStep(
 		sqlgraph.From(Table, FieldID),
 		sqlgraph.To(Table, FieldID),
 		sqlgraph.Edge(sqlgraph.M2M, false, ChildrenTable, ChildrenPrimaryKey...),
+	)
+}
+func newReferrersStep() *sqlgraph.Step {
+	return sqlgraph.NewStep(
+		sqlgraph.From(Table, FieldID),
+		sqlgraph.To(ReferrersInverseTable, ReferrersColumn),
+		sqlgraph.Edge(sqlgraph.O2M, true, ReferrersTable, ReferrersColumn),
 	)
 }
 func newReferencesStep() *sqlgraph.Step {

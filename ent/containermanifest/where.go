@@ -433,6 +433,29 @@ func HasTagsWith(preds ...predicate.ContainerTag) predicate.ContainerManifest {
 	})
 }
 
+// HasIndexes applies the HasEdge predicate on the "indexes" edge.
+func HasIndexes() predicate.ContainerManifest {
+	return predicate.ContainerManifest(func(s *sql.Selector) {
+		step := sqlgraph.NewStep(
+			sqlgraph.From(Table, FieldID),
+			sqlgraph.Edge(sqlgraph.M2M, true, IndexesTable, IndexesPrimaryKey...),
+		)
+		sqlgraph.HasNeighbors(s, step)
+	})
+}
+
+// HasIndexesWith applies the HasEdge predicate on the "indexes" edge with a given conditions (other predicates).
+func HasIndexesWith(preds ...predicate.ContainerManifest) predicate.ContainerManifest {
+	return predicate.ContainerManifest(func(s *sql.Selector) {
+		step := newIndexesStep()
+		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
+			for _, p := range preds {
+				p(s)
+			}
+		})
+	})
+}
+
 // HasChildren applies the HasEdge predicate on the "children" edge.
 func HasChildren() predicate.ContainerManifest {
 	return predicate.ContainerManifest(func(s *sql.Selector) {
@@ -448,6 +471,29 @@ func HasChildren() predicate.ContainerManifest {
 func HasChildrenWith(preds ...predicate.ContainerManifest) predicate.ContainerManifest {
 	return predicate.ContainerManifest(func(s *sql.Selector) {
 		step := newChildrenStep()
+		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
+			for _, p := range preds {
+				p(s)
+			}
+		})
+	})
+}
+
+// HasReferrers applies the HasEdge predicate on the "referrers" edge.
+func HasReferrers() predicate.ContainerManifest {
+	return predicate.ContainerManifest(func(s *sql.Selector) {
+		step := sqlgraph.NewStep(
+			sqlgraph.From(Table, FieldID),
+			sqlgraph.Edge(sqlgraph.O2M, true, ReferrersTable, ReferrersColumn),
+		)
+		sqlgraph.HasNeighbors(s, step)
+	})
+}
+
+// HasReferrersWith applies the HasEdge predicate on the "referrers" edge with a given conditions (other predicates).
+func HasReferrersWith(preds ...predicate.ContainerManifestReference) predicate.ContainerManifest {
+	return predicate.ContainerManifest(func(s *sql.Selector) {
+		step := newReferrersStep()
 		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
 			for _, p := range preds {
 				p(s)

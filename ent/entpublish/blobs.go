@@ -11,20 +11,45 @@ import (
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/blobs"
-	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
 // PutBlobs stores blobs in a namespace ahead of the version that will attach
 // them, as clients of container registries do. A blob that is there already
 // is kept. Until it is attached, only the grace period of CollectBlobs keeps
 // it. Errors: ErrInvalid; ErrNotFound when there is no such namespace;
-// ErrConflict when a digest is there with another size.
+// ErrConflict when a digest is there with another size; ErrSoftDeleted and
+// ErrDeleting of entdb.
 func PutBlobs(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID, blobs []Blob) error {
 	sorted, err := distinct(blobs)
 	if err != nil {
 		return err
 	}
+	if err := openNamespace(ctx, tx, namespaceID); err != nil {
+		return fmt.Errorf("store blobs: %w", err)
+	}
 	return putBlobs(ctx, tx, namespaceID, sorted)
+}
+
+// openNamespace finds out whether a namespace takes blobs, and keeps others from
+// hiding or deleting it until the transaction ends.
+func openNamespace(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
+	var softDeleted, deleting bool
+	err := tx.Pgx().QueryRow(ctx, `
+		SELECT n.soft_deleted_at IS NOT NULL, EXISTS (SELECT FROM deletion_requests d WHERE d.scope_id = n.id)
+		FROM namespaces n WHERE n.id = $1
+		FOR KEY SHARE OF n`, id).Scan(&softDeleted, &deleting)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("namespace: %w", ErrNotFound)
+	case err != nil:
+		return err
+	case deleting:
+		return entdb.ErrDeleting
+	case softDeleted:
+		return entdb.ErrSoftDeleted
+	default:
+		return nil
+	}
 }
 
 // putBlobs leaves every blob stored and locked against the collector, and
@@ -52,9 +77,6 @@ func putBlobs(ctx context.Context, tx *entdb.Tx, namespace uuid.UUID, blobs []Bl
 		}
 		return nil
 	})
-	if pgdb.IsForeignKeyViolation(err) {
-		err = fmt.Errorf("namespace: %w", ErrNotFound)
-	}
 	if err != nil {
 		return fmt.Errorf("store blobs: %w", err)
 	}

@@ -19,9 +19,13 @@ import (
 // PutBlobs. Whether the client may read the source is the registry's to check.
 //
 // Errors: ErrNotFound when the source has no such blob, or there is no such
-// target; ErrConflict when the target has the digest with another size.
+// target; ErrConflict when the target has the digest with another size;
+// ErrSoftDeleted and ErrDeleting of entdb, for the target.
 func MountBlob(ctx context.Context, tx *entdb.Tx, fromNamespaceID, toNamespaceID uuid.UUID, digest schematype.Digest) (Blob, error) {
 	blob := Blob{Digest: digest}
+	if err := openNamespace(ctx, tx, toNamespaceID); err != nil {
+		return Blob{}, fmt.Errorf("mount blob %s: %w", digest, err)
+	}
 	// The lock keeps the collector off until the transaction ends.
 	err := tx.Pgx().QueryRow(ctx,
 		`SELECT size_bytes FROM blob_storage_blobs WHERE namespace_id = $1 AND sha256 = $2 FOR KEY SHARE`, fromNamespaceID, digest[:]).Scan(&blob.Size)

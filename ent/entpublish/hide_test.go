@@ -43,6 +43,14 @@ func TestAC9SoftDeletedRepositoriesAndNamespacesCount(t *testing.T) {
 					return tx.NPMVersion.Create().SetNamespaceID(b.namespace).SetRepositoryID(repository).SetName("x").SetVersion("1").SetSizeBytes(0).Exec(ctx)
 				},
 			}
+			if name == "namespace" {
+				refused = append(refused, func(ctx context.Context, tx *entdb.Tx) error {
+					return entpublish.PutBlobs(ctx, tx, b.namespace, v.Blobs)
+				}, func(ctx context.Context, tx *entdb.Tx) error {
+					_, err := entpublish.MountBlob(ctx, tx, b.namespace, b.namespace, v.Blobs[0].Digest)
+					return err
+				})
+			}
 			for _, s := range refused {
 				b.fails(t, entdb.ErrSoftDeleted, s)
 			}

@@ -39,6 +39,10 @@ func (ContainerManifest) Edges() []ent.Edge {
 		edge.To("tags", ContainerTag.Type).
 			StorageKey(edge.Symbol("fk_container_tags_manifest")).
 			Annotations(entsql.OnDelete(entsql.NoAction)),
+		// Before its other side: Ent would take that for an edge that goes both ways.
+		edge.From("indexes", ContainerManifest.Type).Ref("children").
+			Through("referrers", ContainerManifestReference.Type).
+			Comment("The image indexes that refer to a manifest."),
 		edge.To("children", ContainerManifest.Type).
 			Through("references", ContainerManifestReference.Type).
 			StorageKey(edge.Columns("index_id", "child_id")).
