@@ -30,6 +30,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/pgdb"
 	"github.com/stowage-dev/stowage/internal/reconcile"
 	"github.com/stowage-dev/stowage/internal/redisconn"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 	"github.com/stowage-dev/stowage/migrate"
 )
 
@@ -75,9 +76,9 @@ func printConfig(w io.Writer, cfg *config.Config) error {
 func workerLogger(w io.Writer, cfg config.Log) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.Level}
 	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(telemetry.LogHandler{Handler: slog.NewJSONHandler(w, options)})
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(telemetry.LogHandler{Handler: slog.NewTextHandler(w, options)})
 }
 
 // runWorker puts the worker together, works until ctx ends, and takes it apart
@@ -108,10 +109,16 @@ func runWorker(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 		return err
 	}
 
+	tracing, stopTracing, err := startTracing(ctx, cfg.Telemetry, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry)
 	db, err := entdb.New(entdb.Config{
 		Pool: pool, Redis: redis, Logger: log, Registerer: metrics.Shared{Metrics: m}, BufferTTL: cfg.Buffer.TTL,
+		TracerProvider: tracing,
 	})
 	if err != nil {
 		return err
@@ -120,6 +127,7 @@ func runWorker(ctx context.Context, cfg *config.Config, log *slog.Logger) error 
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	jobs, err := jobqueue.New(jobqueue.Deps{
 		Pool: pool, DB: db, Buffer: buf, Metrics: m, Upkeep: metrics.NewUpkeep(registry), Log: log, Clock: quartz.NewReal(),
+		TracerProvider: tracing,
 	}, jobConfig(cfg))
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stowage-dev/stowage/ent"
 	_ "github.com/stowage-dev/stowage/ent/runtime" // defaults and the hooks of ent/schema
@@ -23,6 +24,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/entpgx"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/requests"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // Defaults of Config.
@@ -48,6 +50,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Registerer takes the metrics. Each Client needs one of its own.
 	Registerer prometheus.Registerer
+	// TracerProvider makes a span of each counted transaction, and of each emission
+	// in it. nil makes none, and leaves the caller's spans alone.
+	TracerProvider trace.TracerProvider
 
 	// EmitTimeout is the longest time that all emissions of one commit may
 	// take. 0 means DefaultEmitTimeout.
@@ -114,6 +119,7 @@ type Client struct {
 	pool     *pgxpool.Pool
 	writer   *requests.Writer
 	observer *observer
+	tracer   telemetry.Tracer
 	// buffer is nil when an Emitter took its place.
 	buffer *buffer.Buffer
 }
@@ -125,7 +131,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	c := &Client{pool: cfg.Pool}
+	c := &Client{pool: cfg.Pool, tracer: telemetry.NewTracer(cfg.TracerProvider)}
 	m := metrics.Of(cfg.Registerer)
 	emitter := cfg.Emitter
 	if emitter == nil {
@@ -141,6 +147,7 @@ func New(cfg Config) (*Client, error) {
 		writer:  c.writer,
 		metrics: m,
 		logger:  cfg.Logger,
+		tracer:  c.tracer,
 	}
 	c.Client = ent.NewClient(ent.Driver(entpgx.NewDriver(cfg.Pool, entpgx.Timeouts{Commit: cfg.CommitTimeout, Idle: cfg.IdleTimeout}, c.observer)))
 	if err := enthook.Register(c.Client); err != nil {

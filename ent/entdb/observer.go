@@ -8,12 +8,15 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/sony/gobreaker/v2"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/entpgx"
 	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/requests"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // The breaker opens after this many failures in a row, and lets one emission
@@ -35,6 +38,7 @@ type observer struct {
 	writer  *requests.Writer
 	metrics *metrics.Metrics
 	logger  *slog.Logger
+	tracer  telemetry.Tracer
 }
 
 func newBreaker(logger *slog.Logger) *gobreaker.CircuitBreaker[struct{}] {
@@ -57,7 +61,7 @@ func (o *observer) Committed(ctx context.Context, changes []entpgx.Change) {
 	defer cancel()
 	for _, change := range changes {
 		if !change.HasRow {
-			o.logger.Warn("namespace without a statistics row: reconciliation requested", "namespace_id", change.Namespace)
+			o.logger.WarnContext(ctx, "namespace without a statistics row: reconciliation requested", "namespace_id", change.Namespace)
 			o.request(change.Namespace, change.Marker)
 		}
 		o.emit(ctx, change)
@@ -66,6 +70,9 @@ func (o *observer) Committed(ctx context.Context, changes []entpgx.Change) {
 }
 
 func (o *observer) emit(ctx context.Context, change entpgx.Change) {
+	ctx, span := o.tracer.Start(ctx, "stowage.emit", trace.WithSpanKind(trace.SpanKindProducer))
+	span.SetAttributes(telemetry.NamespaceID(change.Namespace),
+		attribute.Int64("stowage.marker", int64(change.Marker)), attribute.Int("stowage.scopes", len(change.Deltas)))
 	_, err := o.breaker.Execute(func() (struct{}, error) {
 		if err := failpoint.Hit(ctx, failpoint.WriterEmits); err != nil {
 			return struct{}{}, err
@@ -75,12 +82,13 @@ func (o *observer) emit(ctx context.Context, change entpgx.Change) {
 		}
 		return struct{}{}, failpoint.Hit(ctx, failpoint.WriterEmitted)
 	})
+	telemetry.End(span, err)
 	if err == nil {
 		o.metrics.Emissions.Inc()
 		return
 	}
 	o.metrics.EmitFailures.Inc()
-	o.logger.Warn("emission failed: reconciliation requested", "namespace_id", change.Namespace, "error", err)
+	o.logger.WarnContext(ctx, "emission failed: reconciliation requested", "namespace_id", change.Namespace, "error", err)
 	o.request(change.Namespace, change.Marker)
 }
 
@@ -88,9 +96,9 @@ func (o *observer) emit(ctx context.Context, change entpgx.Change) {
 // waits for the backend that has not decided yet. It does not wait for a COMMIT
 // that the network still holds; so they are requested again, when that can arrive
 // no more.
-func (o *observer) Undecided(_ context.Context, namespaces []uuid.UUID) {
+func (o *observer) Undecided(ctx context.Context, namespaces []uuid.UUID) {
 	for _, id := range namespaces {
-		o.logger.Warn("answer to COMMIT lost: reconciliation requested", "namespace_id", id)
+		o.logger.WarnContext(ctx, "answer to COMMIT lost: reconciliation requested", "namespace_id", id)
 		o.request(id, 0)
 		o.writer.AddLater(requests.Request{Namespace: id}, o.decided)
 	}

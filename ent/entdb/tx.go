@@ -12,6 +12,7 @@ import (
 	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/entpgx"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // Tx is a counted transaction: the generated client in it, and the pgx
@@ -90,6 +91,8 @@ func (tx *Tx) Report(change Change) error {
 // transaction was rolled back. A failed emission is no error: the write has
 // succeeded, and a reconciliation is requested.
 func (c *Client) WithTx(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (err error) {
+	ctx, span := c.tracer.Start(ctx, "stowage.transaction")
+	defer func() { telemetry.End(span, err) }()
 	entTx, err := c.Tx(ctx)
 	if err != nil {
 		return err

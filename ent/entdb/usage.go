@@ -191,7 +191,7 @@ func (c *Client) pending(ctx context.Context, scopes []accounting.Scope) map[acc
 	defer cancel()
 	pending, err := c.buffer.Pending(ctx, scopes)
 	if err != nil {
-		c.observer.logger.Warn("usage reads without what is pending: Redis did not answer", "error", err)
+		c.observer.logger.WarnContext(ctx, "usage reads without what is pending: Redis did not answer", "error", err)
 	}
 	return pending
 }

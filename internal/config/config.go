@@ -21,6 +21,7 @@ type Config struct {
 	History        History
 	Admin          Admin
 	Log            Log
+	Telemetry      Telemetry
 	Shutdown       Shutdown
 }
 
@@ -122,6 +123,11 @@ type Admin struct {
 type Log struct {
 	Level  slog.Level
 	Format string
+}
+
+// Telemetry is where spans are sent.
+type Telemetry struct {
+	OTLPEndpoint string
 }
 
 // Shutdown is how a process ends.

@@ -110,6 +110,8 @@ admin:
 log:
   level: debug
   format: json
+telemetry:
+  otlp_endpoint: https://collector:4318
 shutdown:
   timeout: 1m30s
 `

@@ -68,6 +68,7 @@ func (c *Config) settings() []setting {
 		{"admin.token_file", &c.Admin.TokenFile, "File that holds admin.token."},
 		{"log.level", &c.Log.Level, "Least level that is logged: debug, info, warn or error."},
 		{"log.format", &c.Log.Format, "Form of a line: text or json."},
+		{"telemetry.otlp_endpoint", &c.Telemetry.OTLPEndpoint, "Collector that spans are sent to by OTLP over HTTP, as http://host:4318; empty makes none."},
 		{"shutdown.timeout", &c.Shutdown.Timeout, "Time that running jobs get to end before they are canceled."},
 	}
 }

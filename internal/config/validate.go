@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,7 @@ func (c *Config) validate(p *problems) {
 	c.validateDatabase(p)
 	c.validateRedis(p)
 	c.validateAdmin(p)
+	c.validateTelemetry(p)
 	c.validateValues(p)
 	c.validateCombinations(p)
 	if c.Database.MaxConnections == 0 {
@@ -191,6 +193,22 @@ func (c *Config) validateAdmin(p *problems) {
 	}
 	if p.sound("admin.token") && token == "" && !admin.IsLoopback(c.Admin.Listen) {
 		p.refuse("admin.listen", "%q can be reached from other machines: set admin.token or admin.token_file, or listen on 127.0.0.1", c.Admin.Listen)
+	}
+}
+
+// validateTelemetry does not repeat the URL, which may hold a password.
+func (c *Config) validateTelemetry(p *problems) {
+	const path = "telemetry.otlp_endpoint"
+	if !p.sound(path) || c.Telemetry.OTLPEndpoint == "" {
+		return
+	}
+	endpoint, err := url.Parse(c.Telemetry.OTLPEndpoint)
+	if err != nil || (endpoint.Scheme != "http" && endpoint.Scheme != "https") || endpoint.Hostname() == "" || endpoint.RawQuery != "" {
+		p.refuseValue(path, "is no URL of a collector: write http://host:4318 or https://host:4318")
+		return
+	}
+	if endpoint.User != nil {
+		p.refuseValue(path, "holds a user or a password, which would be shown: set OTEL_EXPORTER_OTLP_HEADERS in the environment instead")
 	}
 }
 

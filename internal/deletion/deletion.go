@@ -72,9 +72,9 @@ func (w *Worker) Work(ctx context.Context, _ *river.Job[Args]) error { return w.
 
 // request is a deletion that was asked for, and how far it is.
 type request struct {
-	scope           uuid.UUID
-	kind            accounting.ScopeKind
-	versions, blobs int64
+	scope, namespace uuid.UUID
+	kind             accounting.ScopeKind
+	versions, blobs  int64
 }
 
 // maxOpen bounds how many deletions one run takes in turn; the others wait.
@@ -89,7 +89,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	var steps []paced.Step
 	for _, r := range open {
-		w.deps.Log.InfoContext(ctx, "deletion under way", "scope", r.kind.String(), "id", r.scope, "versions_deleted", r.versions, "blobs_deleted", r.blobs)
+		w.deps.Log.InfoContext(ctx, "deletion under way", "namespace_id", r.namespace, "scope_kind", r.kind.String(), "scope_id", r.scope,
+			"versions_deleted", r.versions, "blobs_deleted", r.blobs)
 		steps = append(steps, func(ctx context.Context) (bool, error) { return w.step(ctx, r) })
 	}
 	return paced.Run(ctx, w.deps.Clock, steps)
@@ -97,13 +98,14 @@ func (w *Worker) Run(ctx context.Context) error {
 
 func (w *Worker) open(ctx context.Context) ([]request, error) {
 	rows, err := w.deps.Pool.Query(ctx, `
-		SELECT scope_id, scope_kind, versions_deleted, blobs_deleted FROM deletion_requests
-		ORDER BY requested_at, scope_id LIMIT $1`, maxOpen)
+		SELECT d.scope_id, coalesce(r.namespace_id, d.scope_id), d.scope_kind, d.versions_deleted, d.blobs_deleted
+		FROM deletion_requests d LEFT JOIN repositories r ON r.id = d.scope_id
+		ORDER BY d.requested_at, d.scope_id LIMIT $1`, maxOpen)
 	if err != nil {
 		return nil, fmt.Errorf("open deletions: %w", err)
 	}
 	open, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r request, err error) {
-		return r, row.Scan(&r.scope, &r.kind, &r.versions, &r.blobs)
+		return r, row.Scan(&r.scope, &r.namespace, &r.kind, &r.versions, &r.blobs)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open deletions: %w", err)
@@ -131,7 +133,7 @@ func (w *Worker) step(ctx context.Context, r request) (goesOn bool, err error) {
 	w.deps.Metrics.CollectedBytes.Add(float64(did.bytes))
 	if did.everything {
 		w.deps.Metrics.DeletedScopes.Inc()
-		w.deps.Log.InfoContext(ctx, "deletion finished", "scope", r.kind.String(), "id", r.scope)
+		w.deps.Log.InfoContext(ctx, "deletion finished", "namespace_id", r.namespace, "scope_kind", r.kind.String(), "scope_id", r.scope)
 	}
 	return goesOn && !did.everything, nil
 }

@@ -3,11 +3,14 @@ package drain
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/riverqueue/river"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
@@ -15,6 +18,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/requests"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // releaseTimeout bounds giving the lease back. If it fails, the lease expires.
@@ -89,18 +93,11 @@ func (w *BucketWorker) drain(ctx context.Context, args BucketArgs, until time.Ti
 			w.bailOut(ctx, args.Bucket)
 			return nil
 		}
-		claim, err := r.claim(ctx, min(left, w.cfg.ChunkSize))
-		if err != nil || claim.Busy || claimed(claim) == 0 {
+		handled, err := r.chunk(ctx, min(left, w.cfg.ChunkSize))
+		if err != nil || handled == 0 {
 			return err
 		}
-		settled, err := r.apply(ctx, claim)
-		if err != nil {
-			return err
-		}
-		if err := r.finish(ctx, settled); err != nil {
-			return err
-		}
-		left -= claimed(claim)
+		left -= handled
 	}
 	return nil
 }
@@ -122,17 +119,36 @@ type run struct {
 	*BucketWorker
 	bucket int
 	holder string
+	// batch is that of the last claim.
+	batch uuid.UUID
 }
 
 func (w *BucketWorker) newRun(bucket int) *run {
 	return &run{BucketWorker: w, bucket: bucket, holder: uuid.NewString()}
 }
 
+// chunk handles at most limit scopes and returns how many there were; 0 when the
+// bucket is empty, or another's.
+func (r *run) chunk(ctx context.Context, limit int) (handled int, err error) {
+	ctx, span := r.Tracer.Start(ctx, "stowage.drain")
+	defer func() { telemetry.End(span, err) }()
+	claim, err := r.claim(ctx, limit)
+	span.SetAttributes(attribute.Int("stowage.bucket", r.bucket), telemetry.BatchID(r.batch), attribute.Int("stowage.flushes", len(claim.Flushes)))
+	if err != nil || claim.Busy || claimed(claim) == 0 {
+		return 0, err
+	}
+	settled, err := r.apply(ctx, claim)
+	if err != nil {
+		return 0, err
+	}
+	return claimed(claim), r.finish(ctx, settled)
+}
+
 // claim takes or renews the lease. The batch id is new for every call: one that
 // timed out may have frozen flushes under its own.
 func (r *run) claim(ctx context.Context, limit int) (buffer.Claim, error) {
-	batch, err := uuid.NewV7()
-	if err != nil {
+	var err error
+	if r.batch, err = uuid.NewV7(); err != nil {
 		return buffer.Claim{}, fmt.Errorf("batch id: %w", err)
 	}
 	if err := failpoint.Hit(ctx, failpoint.DrainClaims); err != nil {
@@ -140,7 +156,7 @@ func (r *run) claim(ctx context.Context, limit int) (buffer.Claim, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.ClaimTimeout)
 	defer cancel()
-	claim, err := r.Buffer.Claim(ctx, r.bucket, r.holder, batch, limit)
+	claim, err := r.Buffer.Claim(ctx, r.bucket, r.holder, r.batch, limit)
 	if err != nil {
 		return buffer.Claim{}, err
 	}
@@ -152,24 +168,38 @@ func (r *run) claim(ctx context.Context, limit int) (buffer.Claim, error) {
 type settled struct {
 	// done are flushes to delete.
 	done []accounting.Flush
-	// unusable are scopes in quarantine: their data can be applied by nobody.
-	unusable []accounting.Scope
-	// expired are scopes without data. Both are to be forgotten.
+	// poisoned are flushes that nobody can apply, corrupt are scopes whose keys
+	// hold something else. Both go into quarantine.
+	poisoned []accounting.Flush
+	corrupt  []accounting.Scope
+	// expired are scopes without data. They are to be forgotten, as what is in
+	// quarantine is.
 	expired []accounting.Scope
+}
+
+// unusable are the scopes that go into quarantine.
+func (s settled) unusable() []accounting.Scope {
+	scopes := slices.Clone(s.corrupt)
+	for _, f := range s.poisoned {
+		scopes = append(scopes, f.Scope)
+	}
+	return scopes
 }
 
 // apply commits a claim in Postgres: first the deltas, then the requests for
 // the scopes whose deltas are lost.
 func (r *run) apply(ctx context.Context, c buffer.Claim) (settled, error) {
+	began := time.Now()
 	fresh, tooOld := r.splitByAge(c.Flushes)
 	results, err := ledger.Apply(ctx, r.Pool, fresh)
 	if err != nil {
 		return settled{}, err
 	}
-	s := settled{done: tooOld, unusable: c.Corrupt, expired: c.Expired}
+	s := settled{done: tooOld, corrupt: c.Corrupt, expired: c.Expired}
 	for _, result := range results {
+		r.tell(ctx, result, began)
 		if result.Verdict == ledger.Poisoned {
-			s.unusable = append(s.unusable, result.Flush.Scope)
+			s.poisoned = append(s.poisoned, result.Flush)
 			r.left(metrics.FlushQuarantined, result.Flush)
 			continue
 		}
@@ -181,14 +211,40 @@ func (r *run) apply(ctx context.Context, c buffer.Claim) (settled, error) {
 	}
 	r.left(metrics.FlushTooOld, tooOld...)
 	// Before the request: what a writer adds after it would be in nobody's count.
-	if err := r.Buffer.Quarantine(ctx, r.bucket, s.unusable); err != nil {
+	if err := r.Buffer.Quarantine(ctx, r.bucket, s.unusable()); err != nil {
 		return settled{}, err
 	}
-	if err := requests.Raise(ctx, r.Pool, lost(tooOld, s.unusable, s.expired)); err != nil {
+	if err := requests.Raise(ctx, r.Pool, lost(tooOld, s.unusable(), s.expired)); err != nil {
 		return settled{}, err
 	}
-	r.reportLost(ctx, len(tooOld), s, c.Foreign)
+	r.reportLost(ctx, tooOld, s, c.Foreign)
 	return s, nil
+}
+
+// tell says what became of one flush, for who follows a change from its emission to
+// its row: the ledger has the batch too. There may be thousands in a second, so as
+// logs they are for debugging.
+func (r *run) tell(ctx context.Context, result ledger.Result, began time.Time) {
+	f := result.Flush
+	_, span := r.Tracer.Start(ctx, "stowage.flush", trace.WithTimestamp(began))
+	defer span.End()
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.NamespaceID(f.Scope.Namespace), telemetry.BatchID(f.BatchID),
+			attribute.String("stowage.scope_id", f.Scope.ID.String()), attribute.String("stowage.scope_kind", f.Scope.Kind.String()),
+			attribute.Int64("stowage.marker", int64(f.Marker)), attribute.Int64("stowage.emissions", f.Emissions),
+			attribute.String("stowage.outcome", result.Verdict.String()))
+	}
+	if r.Log.Enabled(ctx, slog.LevelDebug) {
+		r.Log.DebugContext(ctx, "flush settled", append(aboutFlush(f), "outcome", result.Verdict.String(), "bytes", f.Bytes, "components", f.Components, "emissions", f.Emissions)...)
+	}
+}
+
+func aboutFlush(f accounting.Flush) []any {
+	return append(aboutScope(f.Scope), "batch_id", f.BatchID)
+}
+
+func aboutScope(s accounting.Scope) []any {
+	return []any{"namespace_id", s.Namespace, "scope_id", s.ID, "scope_kind", s.Kind.String()}
 }
 
 // left counts the emissions of flushes that leave the buffer.
@@ -228,20 +284,24 @@ func lost(tooOld []accounting.Flush, scopes ...[]accounting.Scope) []requests.Re
 // reportLost counts and logs what was lost. If the step after it fails, the
 // next drain meets the same scopes and counts them again: better twice than
 // never.
-func (r *run) reportLost(ctx context.Context, tooOld int, s settled, foreign int) {
-	quarantined := len(s.unusable) + foreign
-	r.Metrics.DrainFlushes.WithLabelValues(metrics.FlushTooOld).Add(float64(tooOld))
+func (r *run) reportLost(ctx context.Context, tooOld []accounting.Flush, s settled, foreign int) {
+	quarantined := len(s.corrupt) + len(s.poisoned) + foreign
+	r.Metrics.DrainFlushes.WithLabelValues(metrics.FlushTooOld).Add(float64(len(tooOld)))
 	r.Metrics.DrainFlushes.WithLabelValues(metrics.FlushQuarantined).Add(float64(quarantined))
 	r.Metrics.BufferLoss.WithLabelValues(metrics.LossExpired).Add(float64(len(s.expired)))
 	log := r.Log.With("bucket", r.bucket)
-	for _, scope := range s.unusable {
-		log.ErrorContext(ctx, "scope quarantined: its deltas cannot be applied, a reconciliation is requested", "scope", scope.ID, "kind", scope.Kind, "namespace_id", scope.Namespace)
+	for _, f := range s.poisoned {
+		log.ErrorContext(ctx, "scope quarantined: its sum does not fit its row, a reconciliation is requested", aboutFlush(f)...)
+	}
+	for _, f := range tooOld {
+		log.WarnContext(ctx, "flush too old to apply, a reconciliation is requested", aboutFlush(f)...)
+	}
+	log = log.With("batch_id", r.batch)
+	for _, scope := range s.corrupt {
+		log.ErrorContext(ctx, "scope quarantined: its keys hold foreign data, a reconciliation is requested", aboutScope(scope)...)
 	}
 	for _, scope := range s.expired {
-		log.WarnContext(ctx, "buffer expired undrained, a reconciliation is requested", "scope", scope.ID, "kind", scope.Kind, "namespace_id", scope.Namespace)
-	}
-	if tooOld > 0 {
-		log.WarnContext(ctx, "flushes too old to apply, reconciliations are requested", "flushes", tooOld)
+		log.WarnContext(ctx, "buffer expired undrained, a reconciliation is requested", aboutScope(scope)...)
 	}
 	if foreign > 0 {
 		log.ErrorContext(ctx, "members of a set in Redis name no scope and are quarantined", "members", foreign)
@@ -253,7 +313,7 @@ func (r *run) finish(ctx context.Context, s settled) error {
 	if err := failpoint.Hit(ctx, failpoint.DrainFinishes); err != nil {
 		return err
 	}
-	if err := r.Buffer.Forget(ctx, r.bucket, slices.Concat(s.expired, s.unusable)); err != nil {
+	if err := r.Buffer.Forget(ctx, r.bucket, slices.Concat(s.expired, s.unusable())); err != nil {
 		return err
 	}
 	if err := r.Buffer.Finish(ctx, r.bucket, s.done); err != nil {
@@ -267,6 +327,6 @@ func (r *run) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := r.Buffer.Release(ctx, r.bucket, r.holder); err != nil {
-		r.Log.WarnContext(ctx, "lease not released, it expires by itself", "bucket", r.bucket, "error", err)
+		r.Log.WarnContext(ctx, "lease not released, it expires by itself", "bucket", r.bucket, "batch_id", r.batch, "error", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // Queue is the River queue of the jobs that may be many or long. The tick is
@@ -79,5 +80,6 @@ type Dependencies struct {
 	Buffer  *buffer.Buffer
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
+	Tracer  telemetry.Tracer
 	Clock   quartz.Clock
 }

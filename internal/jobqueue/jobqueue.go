@@ -18,6 +18,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/backfill"
@@ -30,6 +31,7 @@ import (
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/reconcile"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 const (
@@ -71,7 +73,7 @@ type Config struct {
 	SoftStop time.Duration
 }
 
-// Deps is what the jobs work with. All are required.
+// Deps is what the jobs work with. All are required but TracerProvider.
 type Deps struct {
 	Pool *pgxpool.Pool
 	// DB makes the counted transactions of jobs that delete.
@@ -79,8 +81,11 @@ type Deps struct {
 	Buffer  *buffer.Buffer
 	Metrics *metrics.Metrics
 	Upkeep  *metrics.Upkeep
-	Log     *slog.Logger
-	Clock   quartz.Clock
+	// Log shows the job of each line if it is over a telemetry.LogHandler.
+	Log   *slog.Logger
+	Clock quartz.Clock
+	// TracerProvider makes spans of jobs, drains and passes; nil makes none.
+	TracerProvider trace.TracerProvider
 }
 
 // Queue works jobs in one process.
@@ -120,7 +125,8 @@ func New(deps Deps, cfg Config) (*Queue, error) {
 			drain.Queue:               {MaxWorkers: cfg.DrainWorkers},
 			reconcile.QueueNamespaces: {MaxWorkers: cfg.Reconcile.MaxInFlight},
 		},
-		Middleware:                  []rivertype.Middleware{river.WorkerMiddlewareFunc(q.countRescued), river.WorkerMiddlewareFunc(q.inTerm)},
+		Plugins:                     plugins(deps.TracerProvider),
+		Middleware:                  []rivertype.Middleware{river.WorkerMiddlewareFunc(nameJob), river.WorkerMiddlewareFunc(q.countRescued), river.WorkerMiddlewareFunc(q.inTerm)},
 		ErrorHandler:                &errorHandler{deps.Log},
 		JobTimeout:                  jobTimeout,
 		RescueStuckJobsAfter:        rescueAfter,
@@ -134,8 +140,9 @@ func New(deps Deps, cfg Config) (*Queue, error) {
 }
 
 func registered(deps Deps, cfg Config) (*river.Workers, error) {
-	draining := drain.Dependencies{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log, Clock: deps.Clock}
-	reconciling := reconcile.Deps{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log}
+	tracer := telemetry.NewTracer(deps.TracerProvider)
+	draining := drain.Dependencies{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log, Tracer: tracer, Clock: deps.Clock}
+	reconciling := reconcile.Deps{Pool: deps.Pool, Buffer: deps.Buffer, Metrics: deps.Metrics, Log: deps.Log, Tracer: tracer}
 	backfilling := backfill.Deps{Pool: deps.Pool, DB: deps.DB, Metrics: deps.Upkeep, Log: deps.Log, Clock: deps.Clock}
 	deleting := deletion.Deps{Pool: deps.Pool, DB: deps.DB, Metrics: deps.Upkeep, Log: deps.Log, Clock: deps.Clock}
 	workers := river.NewWorkers()

@@ -89,7 +89,7 @@ func (r *run) pending(ctx context.Context, scopes []accounting.Scope) map[accoun
 	if err != nil {
 		r.unanswered = true
 		r.Log.WarnContext(ctx, "cannot tell drift from what is buffered: all that was corrected is reported as drift",
-			"namespace_id", r.id.Namespace, "error", err)
+			"namespace_id", r.id.Namespace, "batch_id", r.id.Batch, "error", err)
 	}
 	return pending
 }

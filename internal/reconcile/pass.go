@@ -10,12 +10,14 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/failpoint"
 	"github.com/stowage-dev/stowage/internal/ledger"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/pgdb"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // markerAhead is how far a marker may be ahead of this process's clock before it
@@ -29,6 +31,8 @@ var errSaturated = errors.New("no free slot")
 type Pass struct {
 	// Result is one of the results of metrics.ReconciliationPasses.
 	Result string
+	// Batch is that of its rows in the ledger; zero if it did not get as far.
+	Batch uuid.UUID
 	// Marker is the pass's own; zero if it did not get as far.
 	Marker accounting.Marker
 	// Scopes is how many scopes were recounted and written back.
@@ -49,9 +53,11 @@ type Pass struct {
 // again; held, when the guard held corrections, so that the namespace is not
 // stamped; fenced, when a newer pass has finished meanwhile; or gone, when there
 // is no such namespace. After an error the namespace is not stamped.
-func (w *Namespace) Reconcile(ctx context.Context, namespace uuid.UUID) (Pass, error) {
+func (w *Namespace) Reconcile(ctx context.Context, namespace uuid.UUID) (pass Pass, err error) {
 	began := time.Now()
-	pass, err := w.inSlot(ctx, namespace)
+	ctx, span := w.Tracer.Start(ctx, "stowage.reconcile")
+	defer func() { telemetry.End(span, err) }()
+	pass, err = w.inSlot(ctx, namespace)
 	switch {
 	case err == nil:
 	case errors.Is(err, errSaturated):
@@ -64,6 +70,8 @@ func (w *Namespace) Reconcile(ctx context.Context, namespace uuid.UUID) (Pass, e
 		pass.Result = metrics.PassFailed
 	}
 	w.Metrics.ReconciliationPasses.WithLabelValues(pass.Result).Inc()
+	span.SetAttributes(telemetry.NamespaceID(namespace), telemetry.BatchID(pass.Batch), attribute.Int64("stowage.marker", int64(pass.Marker)),
+		attribute.String("stowage.result", pass.Result), attribute.Int("stowage.scopes", pass.Scopes))
 	w.report(ctx, namespace, pass, time.Since(began))
 	return pass, err
 }
@@ -113,6 +121,7 @@ func (r *run) pass(ctx context.Context) (err error) {
 	if r.id.Batch, err = uuid.NewV7(); err != nil {
 		return err
 	}
+	r.done.Batch = r.id.Batch
 	scan, err := r.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return fmt.Errorf("begin scan: %w", err)
@@ -253,7 +262,7 @@ func abs(n int64) int64 { return max(n, -n) }
 
 // report logs the pass. An error is logged by who runs the pass.
 func (w *Namespace) report(ctx context.Context, namespace uuid.UUID, pass Pass, took time.Duration) {
-	log := w.Log.With("namespace_id", namespace)
+	log := w.Log.With("namespace_id", namespace, "batch_id", pass.Batch)
 	if ahead := time.Until(pass.Marker.Time()); ahead > markerAhead {
 		log.ErrorContext(ctx, "the namespace's marker is in the future: the database's clock was set back, and until it has caught up the namespace does not become stale",
 			"marker", pass.Marker.Time(), "ahead", ahead)

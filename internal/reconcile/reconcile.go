@@ -15,6 +15,7 @@ import (
 
 	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/metrics"
+	"github.com/stowage-dev/stowage/internal/telemetry"
 )
 
 // Classes of the locks of this package in the two-int key space of PostgreSQL.
@@ -76,6 +77,7 @@ type Deps struct {
 	Buffer  *buffer.Buffer
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
+	Tracer  telemetry.Tracer
 }
 
 // jitter is between half and one and a half of d, so that jobs that were put
