@@ -17,6 +17,7 @@ CREATE TABLE deletion_requests (
 -- its storage, from due_at on. Whoever deletes content holds the lock of the row
 -- meanwhile; whoever stores the blob again deletes the row, and so waits for it. No
 -- foreign key: the row outlives the namespace.
+-- stowage:allow squawk/prefer-bigint-over-int the failures are the tries of one blob
 CREATE TABLE blob_storage_deletions (
     namespace_id uuid NOT NULL,
     sha256 bytea NOT NULL,
