@@ -69,6 +69,11 @@ func TestStates(t *testing.T) {
 		b.finish(t, b.claim(t).Flushes)
 		require.Zero(t, state().DirtyFor)
 		require.Zero(t, state().Emissions)
+		require.Len(t, b.dump(t), 2, "the lease is left, and in since what is dirty no more by an older build's claim")
+		b.do(t, "DEL", since)
+		b.emit(t, 2, delta(b.namespace, 1, 1))
+		b.claim(t)
+		require.False(t, b.exists(t, since))
 
 		b.emit(t, 2, delta(b.namespace, 1, 1))
 		require.Less(t, state().DirtyFor, time.Minute, "dirty anew")

@@ -167,6 +167,34 @@ func TestDropPartitions(t *testing.T) {
 		require.Equal(t, 1, n)
 		require.Equal(t, map[time.Time]bool{date(2026, 3, 3): true, date(2026, 3, 4): true}, b.partitionDays())
 	})
+	t.Run("keeps what the history of usage has not rolled up", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		for _, f := range []struct {
+			scope           accounting.Scope
+			frozen, entered time.Time
+		}{
+			{b.namespace, date(2026, 3, 1), date(2026, 3, 5).Add(10 * time.Hour)},
+			{b.namespace, date(2026, 3, 2), date(2026, 3, 5).Add(9 * time.Hour)},
+			{b.repository, date(2026, 3, 3), date(2026, 3, 5).Add(10 * time.Hour)},
+		} {
+			flush := flushOf(f.scope, 0, 1, 1)
+			flush.BatchID = batchAt(f.frozen, random)
+			b.apply(flush)
+			b.exec(`UPDATE storage_ledger SET applied_at = $1 WHERE batch_id = $2`, f.entered, flush.BatchID)
+		}
+		b.exec(`INSERT INTO usage_progress (id, since, hour, after_namespace_id, sealed, fence) VALUES (1, $1, $1, $2, $1, '{}')`,
+			date(2026, 3, 5).Add(10*time.Hour), uuid.Nil)
+		dropped, kept, err := DropPartitions(t.Context(), b.db, date(2026, 4, 1))
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 1}, []int{dropped, kept})
+		require.Equal(t, map[time.Time]bool{date(2026, 3, 1): true}, b.partitionDays())
+
+		b.exec(`UPDATE usage_progress SET hour = hour + interval '1 hour'`)
+		dropped, kept, err = DropPartitions(t.Context(), b.db, date(2026, 4, 1))
+		require.NoError(t, err)
+		require.Equal(t, []int{1, 0}, []int{dropped, kept})
+	})
 	t.Run("gives up rather than make everybody wait", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

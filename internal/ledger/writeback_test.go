@@ -1,11 +1,13 @@
 package ledger
 
 import (
+	"context"
 	"math"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -97,6 +99,31 @@ func TestWriteBack(t *testing.T) {
 		t.Parallel()
 		b := setupIn(t, db)
 		require.Equal(t, WriteBack{}, b.writeBack(b.pass(passMarker)))
+	})
+	t.Run("what Review holds stays as it is, and its request open", func(t *testing.T) {
+		t.Parallel()
+		b := setupIn(t, db)
+		other := b.newRepository()
+		b.exec(`INSERT INTO reconciliation_requests VALUES ($1, stowage_marker_time($2))`, b.namespace.ID, int64(passMarker-1))
+		pass := b.pass(passMarker)
+		var seen []Correction
+		pass.Review = func(_ context.Context, _ pgx.Tx, corrections []Correction) (map[uuid.UUID]bool, error) {
+			seen = append(seen, corrections...)
+			return map[uuid.UUID]bool{b.repository.ID: true, b.namespace.ID: true}, nil
+		}
+		back := b.writeBack(pass, valueOf(b.repository, 4, 5), valueOf(other, 0, 0))
+		require.Equal(t, WriteBack{Held: 1}, back)
+		back, err := WriteBackNamespace(t.Context(), b.db, pass, accounting.Counters{Bytes: 4})
+		require.NoError(t, err)
+		require.Equal(t, WriteBack{Held: 1}, back)
+		require.Len(t, seen, 3, "also those that are right")
+		require.Equal(t, row{}, b.row(b.repository))
+		require.Equal(t, row{}, b.row(b.namespace))
+		require.Equal(t, passMarker, b.row(other).reconciled)
+		require.Empty(t, b.entries(b.repository))
+		var open int
+		require.NoError(t, b.db.QueryRow(t.Context(), `SELECT count(*) FROM reconciliation_requests WHERE namespace_id = $1`, b.namespace.ID).Scan(&open))
+		require.Equal(t, 1, open)
 	})
 	t.Run("E20 a failure changes nothing", func(t *testing.T) {
 		t.Parallel()

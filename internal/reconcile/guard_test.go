@@ -279,6 +279,12 @@ func TestGuard(t *testing.T) {
 
 	t.Run("R7 an older pass forgets nothing that a newer one holds", func(t *testing.T) {
 		g := setup(t)
+		g.emptyRepository(1)
+		g.pass()
+		for range 4 { // mended
+			g.exec(`INSERT INTO npm_versions (id, namespace_id, repository_id, name, version, size_bytes)
+				VALUES (gen_random_uuid(), $1, $2, 'x', gen_random_uuid()::text, 250)`, g.namespace, g.repositories[1])
+		}
 		held := false
 		pool := g.traced(&tracer{before: once("FROM namespace_statistics WHERE namespace_id = ANY", func() {
 			g.emptyRepository(0)
@@ -288,7 +294,7 @@ func TestGuard(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, held)
 		require.Equal(t, metrics.PassDone, older.Result)
-		require.Len(t, g.held(), 1)
+		require.Equal(t, []uuid.UUID{g.repositories[0]}, g.held())
 		require.Equal(t, 1, g.requests(g.namespace))
 		g.later()
 		require.Equal(t, metrics.PassDone, g.pass().Result)

@@ -55,7 +55,7 @@ func TestEveryRuleIsInAGoldenReview(t *testing.T) {
 			require.NotContains(t, string(content), "### Findings")
 		}
 	}
-	for _, rule := range strings.Fields(`
+	for rule := range strings.FieldsSeq(`
 		fails fails-on-rows table-rewrite concurrent-index constraint-not-valid not-null-scan blocking-scan
 		replace-function object-name no-enum data-change one-statement declared-source format
 		suppression/reason suppression/unused
