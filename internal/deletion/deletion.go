@@ -22,7 +22,7 @@ import (
 )
 
 // batchSize is how many versions or blobs a transaction removes: it holds their
-// locks, and those of what hangs on them, for some tens of milliseconds.
+// locks, and those of what hangs on them, for a fraction of a second.
 const batchSize = 1000
 
 // Args asks for some seconds of work on all deletions that were asked for.
