@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/coder/quartz"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +22,8 @@ import (
 	"github.com/stowage-dev/stowage/ent/entpublish"
 	"github.com/stowage-dev/stowage/ent/schematype"
 	"github.com/stowage-dev/stowage/internal/dbtest"
+	"github.com/stowage-dev/stowage/internal/history"
+	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/redistest"
 	"github.com/stowage-dev/stowage/migrate"
 )
@@ -56,7 +61,6 @@ func TestRoles(t *testing.T) {
 	usage, err := db.NamespaceUsage(t.Context(), namespace)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, usage.Row.Components)
-	s.looks(reader)
 
 	for role, refused := range map[string][]string{
 		writer: {
@@ -70,6 +74,8 @@ func TestRoles(t *testing.T) {
 			`INSERT INTO repositories (id, namespace_id, name, format, kind, last_reconciled_at) SELECT gen_random_uuid(), id, 'forged', 1, 1, now() FROM namespaces`,
 			`DELETE FROM namespace_statistics`,
 			`DELETE FROM storage_ledger`,
+			`INSERT INTO usage_closings SELECT id, now(), 1, 1 FROM namespaces`,
+			`DELETE FROM usage_hours`,
 			`UPDATE storage_ledger SET bytes = 0`,
 			`DELETE FROM reconciliation_requests`,
 			`DELETE FROM counter_buckets`,
@@ -78,6 +84,8 @@ func TestRoles(t *testing.T) {
 			`TRUNCATE npm_versions`,
 		},
 		worker: {
+			`UPDATE usage_hours SET bytes_end = 0`,
+			`UPDATE usage_adjustments SET bytes = 0`,
 			`INSERT INTO namespaces SELECT FROM namespaces`,
 			`UPDATE npm_versions SET size_bytes = 0`,
 			`UPDATE repositories SET name = 'x'`,
@@ -100,7 +108,9 @@ func TestRoles(t *testing.T) {
 			require.Equal(t, "42501", refusal.Code, "%s: %s", sql, refusal.Message)
 		}
 	}
+	s.looks(reader)
 	s.collectsAndDeletes(db, namespace)
+	s.endsUsage(db, writer)
 	_, err = dbtest.Open(t, reader).Exec(t.Context(), `SELECT FROM namespaces, repositories, namespace_statistics, storage_ledger`)
 	require.NoError(t, err)
 }
@@ -217,6 +227,43 @@ func (s *services) writesEverything(db *entdb.Client, namespace, repository uuid
 	for _, step := range steps {
 		require.NoError(s.t, db.WithTx(context.Background(), step))
 	}
+}
+
+// endsUsage has the registry delete a namespace that stores something, which the
+// history learns by a trigger that serves no table of the registry's own, and the
+// worker keep history, which the registry reads.
+func (s *services) endsUsage(db *entdb.Client, writer string) {
+	s.t.Helper()
+	gone := db.Namespace.Create().SetSlug("gone").SaveX(s.t.Context()).ID
+	conn, err := dbtest.Open(s.t, writer).Acquire(s.t.Context())
+	require.NoError(s.t, err)
+	defer conn.Release()
+	_, err = conn.Exec(s.t.Context(), `
+		CREATE TEMP TABLE own AS SELECT namespace_id, 7::bigint AS deduplicated_size_bytes, 7::bigint AS components_count FROM namespace_statistics;
+		CREATE TRIGGER forged AFTER DELETE ON own FOR EACH ROW EXECUTE FUNCTION stowage_close_usage();
+		DELETE FROM own`)
+	require.NoError(s.t, err)
+	s.exec(fmt.Sprintf(`BEGIN;
+		UPDATE namespace_statistics SET deduplicated_size_bytes = 5 WHERE namespace_id = '%[1]s';
+		SET LOCAL ROLE stowage_writer;
+		DELETE FROM namespaces WHERE id = '%[1]s';
+		COMMIT`, gone)) // at once, or the worker puts the counter right
+	require.Equal(s.t, int64(1), s.count(`SELECT count(*) FROM usage_closings WHERE namespace_id = $1 AND bytes = 5`, gone))
+	require.Zero(s.t, s.count(`SELECT count(*) FROM usage_closings WHERE bytes = 7`), "forged")
+
+	hour := time.Now().UTC().Truncate(time.Hour).Add(-5 * time.Hour)
+	require.Eventually(s.t, func() bool { return s.count(`SELECT count(*) FROM usage_progress`) == 1 }, patience, often)
+	s.exec(`UPDATE usage_progress SET since = $1, hour = $1, sealed = $1`, hour)
+	pool := dbtest.Open(s.t, s.url) // the worker's role
+	rollup := history.NewRollupWorker(history.Config{Late: time.Minute, Retention: 24 * time.Hour}, history.Deps{
+		DB: pool, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Clock: quartz.NewReal(),
+	})
+	require.Eventually(s.t, func() bool {
+		require.NoError(s.t, rollup.Run(s.t.Context()))
+		h, err := db.History(s.t.Context(), gone, hour, hour.Add(10*time.Hour))
+		require.NoError(s.t, err)
+		return len(h.Hours) >= 4
+	}, patience, often)
 }
 
 // writesImages does what a container registry can, and leaves nothing but a blob.
