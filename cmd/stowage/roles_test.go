@@ -61,6 +61,7 @@ func TestRoles(t *testing.T) {
 	usage, err := db.NamespaceUsage(t.Context(), namespace)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, usage.Row.Components)
+	s.looks(reader)
 
 	for role, refused := range map[string][]string{
 		writer: {
@@ -108,7 +109,6 @@ func TestRoles(t *testing.T) {
 			require.Equal(t, "42501", refusal.Code, "%s: %s", sql, refusal.Message)
 		}
 	}
-	s.looks(reader)
 	s.collectsAndDeletes(db, namespace)
 	s.endsUsage(db, writer)
 	_, err = dbtest.Open(t, reader).Exec(t.Context(), `SELECT FROM namespaces, repositories, namespace_statistics, storage_ledger`)
