@@ -135,7 +135,9 @@ func TestTelemetry(t *testing.T) {
 	s.url = address.String()
 	w := s.process(s.args("--telemetry-otlp-endpoint", server.URL, "--log-format", "json", "--log-level", "debug")...)
 	s.counted(namespace, repository, 2)
-	require.Eventually(t, func() bool { return strings.Contains(w.log.String(), `"msg":"reconciliation pass"`) }, patience, often)
+	require.Eventually(t, func() bool {
+		return strings.Contains(w.log.String(), `"msg":"reconciliation pass"`) && strings.Contains(w.log.String(), `"msg":"flush settled"`)
+	}, patience, often)
 	require.NoError(t, w.cmd.Process.Signal(syscall.SIGTERM))
 	require.Zero(t, w.exit(), w.log)
 
