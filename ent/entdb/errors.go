@@ -24,8 +24,8 @@ var (
 	ErrVirtual = enthook.ErrVirtual
 	// ErrRepository says that a version names a repository that is not there.
 	ErrRepository = enthook.ErrRepository
-	// ErrDeleting says that a version was to be stored in a repository that is
-	// being deleted, itself or with its namespace.
+	// ErrDeleting says that something was to be stored in a repository or a namespace
+	// that is being deleted, itself or with its namespace, or that it was to be restored.
 	ErrDeleting = enthook.ErrDeleting
 	// ErrFormat says that a version is of another format than its repository.
 	ErrFormat = enthook.ErrFormat

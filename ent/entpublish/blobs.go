@@ -46,6 +46,9 @@ func openNamespace(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
 	case deleting:
 		return entdb.ErrDeleting
 	case softDeleted:
+		if err := refuseDeleting(ctx, tx, id); err != nil {
+			return err
+		}
 		return entdb.ErrSoftDeleted
 	default:
 		return nil

@@ -61,14 +61,18 @@ func SoftDeleteRepository(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error
 }
 
 // RestoreRepository undoes SoftDeleteRepository. Versions that were hidden
-// themselves stay hidden. Doing it again changes nothing. Error:
-// entdb.ErrRepository.
+// themselves stay hidden. Doing it again changes nothing. Errors of entdb:
+// ErrRepository; ErrDeleting when its deletion, or that of its namespace, was
+// asked for.
 func RestoreRepository(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
-	n, err := tx.Repository.Update().Where(repository.ID(id)).ClearSoftDeletedAt().Save(ctx)
-	if err == nil && n == 0 {
-		err = entdb.ErrRepository
+	facts, err := tx.FindRepository(ctx, id)
+	if err == nil && facts.Deleting {
+		err = entdb.ErrDeleting
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("restore repository: %w", err)
+	}
+	return tx.Repository.Update().Where(repository.ID(id)).ClearSoftDeletedAt().Exec(ctx)
 }
 
 // SoftDeleteNamespace hides a namespace, as SoftDeleteRepository hides a
@@ -81,11 +85,27 @@ func SoftDeleteNamespace(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error 
 }
 
 // RestoreNamespace undoes SoftDeleteNamespace. Repositories that were hidden
-// themselves stay hidden. Doing it again changes nothing. Error: ErrNotFound.
+// themselves stay hidden. Doing it again changes nothing. Errors: ErrNotFound;
+// entdb.ErrDeleting when its deletion was asked for.
 func RestoreNamespace(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
-	n, err := tx.Namespace.Update().Where(namespace.ID(id)).ClearSoftDeletedAt().Save(ctx)
-	if err == nil && n == 0 {
-		err = ErrNotFound
+	err := lockRow(ctx, tx, namespace.Table, id, ErrNotFound)
+	if err == nil {
+		err = refuseDeleting(ctx, tx, id)
+	}
+	if err != nil {
+		return fmt.Errorf("restore namespace: %w", err)
+	}
+	return tx.Namespace.Update().Where(namespace.ID(id)).ClearSoftDeletedAt().Exec(ctx)
+}
+
+// refuseDeleting fails when the deletion of a locked namespace was asked for. It is a
+// statement after the one that locked it: that one may have waited for whoever asked
+// for the deletion, and then does not see the request.
+func refuseDeleting(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID) error {
+	var deleting bool
+	err := tx.Pgx().QueryRow(ctx, `SELECT EXISTS (SELECT FROM deletion_requests WHERE scope_id = $1)`, namespaceID).Scan(&deleting)
+	if err == nil && deleting {
+		err = entdb.ErrDeleting
 	}
 	return err
 }

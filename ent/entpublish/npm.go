@@ -18,7 +18,7 @@ import (
 // deprecation back. It changes no counter.
 //
 // Errors: ErrNotFound when a version is not there; ErrInvalid; ErrRepository,
-// ErrFormat, ErrVirtual and ErrSoftDeleted of entdb.
+// ErrFormat, ErrVirtual, ErrSoftDeleted and ErrDeleting of entdb.
 func Deprecate(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name string, messages map[string]string) error {
 	if err := deprecate(ctx, tx, repositoryID, name, messages); err != nil {
 		return fmt.Errorf("deprecate versions of %s: %w", name, err)

@@ -19,8 +19,8 @@ import (
 // it moves is the registry's to say.
 //
 // Errors: ErrNotFound, also when the version is soft-deleted; ErrInvalid;
-// ErrRepository, ErrFormat (Maven has no tags), ErrVirtual and ErrSoftDeleted of
-// entdb.
+// ErrRepository, ErrFormat (Maven has no tags), ErrVirtual, ErrSoftDeleted and
+// ErrDeleting of entdb.
 func Tag(ctx context.Context, tx *entdb.Tx, ref Ref, tags ...string) error {
 	if err := tag(ctx, tx, ref, tags); err != nil {
 		return fmt.Errorf("tag %s: %w", ref.Name, err)

@@ -356,9 +356,35 @@ func TestScheduledDeletions(t *testing.T) {
 			return tx.MavenVersion.Create().SetNamespaceID(b.namespace).SetRepositoryID(repository).SetName("g:a").SetVersion("new").SetSizeBytes(1).Exec(ctx)
 		}), entdb.ErrDeleting)
 	})
+	t.Run("cannot be taken back", func(t *testing.T) {
+		require.ErrorIs(t, b.in(func(ctx context.Context, tx *entdb.Tx) error {
+			return entpublish.RestoreRepository(ctx, tx, repository)
+		}), entdb.ErrDeleting)
+		require.NotNil(t, b.db.Repository.GetX(t.Context(), repository).SoftDeletedAt)
+	})
+	t.Run("refuse what follows in the transaction that asks for them", func(t *testing.T) {
+		into := b.repository("same transaction", 1)
+		publish := func(ctx context.Context, tx *entdb.Tx) error {
+			_, err := entpublish.Publish(ctx, tx, entpublish.Version{Ref: entpublish.Ref{RepositoryID: into, Name: "g:a", Version: "new"}})
+			return err
+		}
+		require.ErrorIs(t, b.in(func(ctx context.Context, tx *entdb.Tx) error {
+			require.NoError(t, publish(ctx, tx))
+			require.NoError(t, entpublish.ScheduleRepositoryDeletion(ctx, tx, into))
+			return publish(ctx, tx)
+		}), entdb.ErrDeleting)
+	})
 	t.Run("of a namespace refuse what is published into its repositories", func(t *testing.T) {
 		other := b.repository("other", 0)
 		b.scheduleNamespace()
+		for _, restore := range []error{
+			b.in(func(ctx context.Context, tx *entdb.Tx) error {
+				return entpublish.RestoreNamespace(ctx, tx, b.namespace)
+			}),
+			b.in(func(ctx context.Context, tx *entdb.Tx) error { return entpublish.RestoreRepository(ctx, tx, other) }),
+		} {
+			require.ErrorIs(t, restore, entdb.ErrDeleting)
+		}
 		require.ErrorIs(t, b.in(func(ctx context.Context, tx *entdb.Tx) error {
 			_, err := entpublish.Publish(ctx, tx, entpublish.Version{Ref: entpublish.Ref{RepositoryID: other, Name: "g:a", Version: "new"}})
 			return err
@@ -371,4 +397,80 @@ func TestScheduledDeletions(t *testing.T) {
 		b.requireNothingLeft()
 		require.NoError(t, b.worker.Run(t.Context()), "nothing is left to do")
 	})
+}
+
+// requireWaiting waits until some transaction of the database waits for a lock.
+func (b *bundle) requireWaiting() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		return b.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}, patience, time.Millisecond)
+}
+
+// Whoever restores a scope, or adds to it, waits for whoever asks for its deletion, and
+// then is told of it.
+func TestRestoringAndAddingWhileADeletionIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		schedule, meanwhile func(context.Context, *entdb.Tx, uuid.UUID) error
+		ofNamespace         bool
+	}{
+		"repository, restored": {entpublish.ScheduleRepositoryDeletion, entpublish.RestoreRepository, false},
+		"repository, published into": {entpublish.ScheduleRepositoryDeletion, func(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
+			_, err := entpublish.Publish(ctx, tx, entpublish.Version{Ref: entpublish.Ref{RepositoryID: id, Name: "g:a", Version: "new"}})
+			return err
+		}, false},
+		"namespace, restored": {entpublish.ScheduleNamespaceDeletion, entpublish.RestoreNamespace, true},
+		"namespace, given blobs": {entpublish.ScheduleNamespaceDeletion, func(ctx context.Context, tx *entdb.Tx, id uuid.UUID) error {
+			return entpublish.PutBlobs(ctx, tx, id, []entpublish.Blob{{Digest: schematype.Digest{1}, Size: 1}})
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			id := b.namespace
+			if !c.ofNamespace {
+				id = b.repository("r", 1)
+			}
+			ended := make(chan error, 1)
+			require.NoError(t, b.in(func(ctx context.Context, tx *entdb.Tx) error {
+				if err := c.schedule(ctx, tx, id); err != nil {
+					return err
+				}
+				go func() {
+					ended <- b.in(func(ctx context.Context, tx *entdb.Tx) error { return c.meanwhile(ctx, tx, id) })
+				}()
+				b.requireWaiting()
+				return nil
+			}))
+			require.ErrorIs(t, <-ended, entdb.ErrDeleting)
+		})
+	}
+}
+
+// A batch locks the repository before its versions, as those do who purge them: else
+// the two could wait for each other.
+func TestDeletionBesideAPurge(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	doomed := b.repository("doomed", 3)
+	r := b.schedule(doomed)
+	stepped := make(chan error, 1)
+	require.NoError(t, b.in(func(ctx context.Context, tx *entdb.Tx) error {
+		if _, err := tx.FindRepository(ctx, doomed); err != nil {
+			return err
+		}
+		go func() {
+			_, err := b.worker.step(context.Background(), r)
+			stepped <- err
+		}()
+		b.requireWaiting()
+		return entpublish.Purge(ctx, tx, entpublish.Ref{RepositoryID: doomed, Name: "g:a", Version: "2"})
+	}))
+	if err := <-stepped; err != nil {
+		require.ErrorContains(t, err, "lock timeout", "on a slow machine")
+	}
+	require.NoError(t, b.worker.Run(t.Context()))
+	require.Zero(t, b.count(`SELECT count(*) FROM repositories`))
+	b.requireExact()
 }

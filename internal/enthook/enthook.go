@@ -28,7 +28,7 @@ var (
 	ErrUncounted       = errors.New("counted mutation outside a counted transaction: run it in the function given to entdb's WithTx, through the client that the function is given")
 	ErrRepository      = errors.New("there is no such repository")
 	ErrVirtual         = errors.New("the repository is virtual: it is a view and stores nothing; publish into a hosted or remote repository")
-	ErrDeleting        = errors.New("the repository, or its namespace, is being deleted: publish into another one")
+	ErrDeleting        = errors.New("the repository, or its namespace, is being deleted, which cannot be taken back: use another one")
 	ErrFormat          = errors.New("the repository is of another format")
 	ErrSoftDeleted     = errors.New("the repository, or its namespace, is soft-deleted: restore it first")
 	ErrReferenced      = versions.ErrReferenced

@@ -135,6 +135,11 @@ func (t *Tx) Repository(ctx context.Context, id uuid.UUID) (Repository, error) {
 		FROM repositories r JOIN namespaces n ON n.id = r.namespace_id
 		WHERE r.id = $1
 		FOR KEY SHARE OF r, n`, id).Scan(&r.Namespace, &r.Format, &r.Kind, &r.SoftDeleted, &r.Deleting)
+	if err == nil && r.SoftDeleted && !r.Deleting {
+		// The statement may have waited for whoever asked for a deletion, and then
+		// sees the new row, but not the request.
+		err = t.Pgx().QueryRow(ctx, `SELECT EXISTS (SELECT FROM deletion_requests WHERE scope_id IN ($1, $2))`, id, r.Namespace).Scan(&r.Deleting)
+	}
 	if err != nil {
 		return Repository{}, err
 	}
