@@ -117,6 +117,7 @@ func renames(changes schema.Changes, s *Statement) schema.Changes {
 	for _, change := range changes {
 		if m, ok := change.(*schema.ModifyTable); ok {
 			renameColumns(m, s)
+			keepForeignKeys(m, s)
 		}
 	}
 	return changes
@@ -146,4 +147,21 @@ func renameColumns(m *schema.ModifyTable, s *Statement) {
 		gone := []schema.Change{changes[dropped], changes[added]}
 		m.Changes = append(slices.DeleteFunc(changes, func(c schema.Change) bool { return slices.Contains(gone, c) }), rename)
 	}
+}
+
+// keepForeignKeys leaves out keys that Atlas takes for dropped: renamed ones, and
+// those that PostgreSQL derives for each partition of the table that a key refers to.
+func keepForeignKeys(m *schema.ModifyTable, s *Statement) {
+	m.Changes = slices.DeleteFunc(m.Changes, func(change schema.Change) bool {
+		dropped, ok := change.(*schema.DropForeignKey)
+		if !ok {
+			return false
+		}
+		was, declared := find(s.before.Constraints, func(c constraint) bool {
+			owner, _ := s.before.table(c.Table)
+			return c.Name == dropped.F.Symbol && bare(owner) == m.T.Name
+		})
+		_, stands := find(s.after.Constraints, func(c constraint) bool { return c.ID == was.ID })
+		return !declared || stands
+	})
 }

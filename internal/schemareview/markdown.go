@@ -83,9 +83,23 @@ func (r *Report) compatibility() string {
 	case breaks(true):
 		return "The previous version of the application **does not work** on this schema."
 	case breaks(false):
-		return "That the previous version of the application works on this schema rests on the reasons given."
+		return "That the previous version of the application works on this schema rests on the reasons given." + r.notCompared()
 	}
-	return "The previous version of the application works on this schema."
+	return "The previous version of the application finds all that it needs in this schema." + r.notCompared()
+}
+
+// notCompared names the functions that stand as before and may do something else.
+func (r *Report) notCompared() string {
+	var changed []string
+	for _, c := range r.Objects {
+		if c.Kind == "function" && c.Change == "changed" {
+			changed = append(changed, "`"+c.Name+"`")
+		}
+	}
+	if len(changed) == 0 {
+		return ""
+	}
+	return " Whether it can do with the new body of " + strings.Join(changed, ", ") + " is for a reader to say."
 }
 
 func count(n int, what string) string {

@@ -65,11 +65,19 @@ type failure struct {
 	err       *pgconn.PgError
 }
 
-func (f *failure) Error() string { return f.err.Message }
+func (f *failure) Error() string {
+	if f.err.Code == activeTransaction {
+		return f.err.Message + ": give it a file of its own that begins with -- atlas:txmode none and an empty line"
+	}
+	return f.err.Message
+}
 
 // run runs a file as a migrator would, and calls after for every statement while
 // what it left is open to the bench's connection.
 func (b *bench) run(ctx context.Context, file *File, after func(*Statement) error) error {
+	if len(file.Statements) == 0 {
+		return nil
+	}
 	if file.Transaction {
 		return b.together(ctx, file.Statements, after)
 	}

@@ -137,3 +137,11 @@ func TestTheRealDirectory(t *testing.T) {
 		require.NotContains(t, f.Rule, "fails", f.Message)
 	}
 }
+
+func TestTheWayOutOfATransaction(t *testing.T) {
+	t.Parallel()
+	report := reviewOf(t, "CREATE INDEX CONCURRENTLY index_repositories_on_kind ON repositories (kind);")
+	require.Equal(t, 1, report.Blocking, markdown(t, report))
+	require.Equal(t, "fails", report.Findings[0].Rule)
+	require.Contains(t, report.Findings[0].Message, "begins with -- atlas:txmode none")
+}

@@ -23,6 +23,7 @@ const (
 	ruleEnum         = "no-enum"
 	ruleData         = "data-change"
 	ruleOneStatement = "one-statement"
+	ruleNoStatement  = "no-statement"
 )
 
 // check is what the rules have against the statements of a file.
@@ -42,6 +43,10 @@ func check(base *catalog, file *File) (found []Finding) {
 		if s.changesRows() && slices.ContainsFunc(file.Statements, (*Statement).changesSchema) {
 			report(ruleData, "it changes rows in a file that changes the schema too, whose locks it then holds: put it into a file of its own, or state the reason")
 		}
+	}
+	if len(file.Statements) == 0 {
+		found = append(found, Finding{Rule: ruleNoStatement, Blocking: true, File: file.Name,
+			Message: "it holds no statement, and once it is applied it can get none: write one, or remove the file"})
 	}
 	if !file.Transaction && len(file.Statements) > 1 {
 		found = append(found, Finding{Rule: ruleOneStatement, Blocking: true, File: file.Name, Line: file.Statements[1].Line,

@@ -47,7 +47,7 @@ func suppress(files []*File, findings []Finding) []Finding {
 }
 
 func (s *suppression) holdsFor(f Finding) bool {
-	within := s.last == 0 && s.first > 0 || s.first <= f.Line && f.Line <= s.last
+	within := s.first > 0 && (s.last == 0 || s.first <= f.Line && f.Line <= s.last)
 	if !suppressible(f.Rule) || f.File != s.file || !within || s.reason == "" || !slices.Contains(s.rules, f.Rule) {
 		return false
 	}
