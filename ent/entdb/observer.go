@@ -71,8 +71,10 @@ func (o *observer) Committed(ctx context.Context, changes []entpgx.Change) {
 
 func (o *observer) emit(ctx context.Context, change entpgx.Change) {
 	ctx, span := o.tracer.Start(ctx, "stowage.emit", trace.WithSpanKind(trace.SpanKindProducer))
-	span.SetAttributes(telemetry.NamespaceID(change.Namespace),
-		attribute.Int64("stowage.marker", int64(change.Marker)), attribute.Int("stowage.scopes", len(change.Deltas)))
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.NamespaceID(change.Namespace),
+			attribute.Int64("stowage.marker", int64(change.Marker)), attribute.Int("stowage.scopes", len(change.Deltas)))
+	}
 	_, err := o.breaker.Execute(func() (struct{}, error) {
 		if err := failpoint.Hit(ctx, failpoint.WriterEmits); err != nil {
 			return struct{}{}, err
