@@ -36,30 +36,42 @@ func pageSQL(where string) string {
 		WITH page AS MATERIALIZED (
 			SELECT namespace_id, sha256 FROM blob_storage_blobs_by_namespace
 			WHERE ` + where + `
-			ORDER BY namespace_id, sha256 LIMIT $3)
+			ORDER BY namespace_id, sha256 LIMIT $1)
 		SELECT namespace_id, sha256, NOT EXISTS (
 			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = page.namespace_id AND a.sha256 = page.sha256)
 		FROM page ORDER BY namespace_id, sha256`
 }
 
 var (
-	allSQL = pageSQL(`(namespace_id, sha256) > ($1, $2)`)
-	oneSQL = pageSQL(`namespace_id = $1 AND sha256 > $2`)
+	ofSQL     = pageSQL(`namespace_id = $2 AND sha256 > $3`)
+	beyondSQL = pageSQL(`namespace_id > $2`)
 )
 
 // After reads the blobs after a key, of all namespaces, at most limit of them.
+//
+// It asks for those of the key's namespace and for those beyond it apart: of a
+// comparison of both columns PostgreSQL estimates the first alone, believes that
+// nothing follows in the last namespace, and reads all of it for each page.
 func After(ctx context.Context, tx pgx.Tx, after Key, limit int) (Page, error) {
-	return page(ctx, tx, allSQL, after, limit)
+	own, err := Of(ctx, tx, after, limit)
+	if err != nil || own.Seen == limit {
+		return own, err
+	}
+	beyond, err := page(ctx, tx, own.Last, beyondSQL, limit-own.Seen, after.Namespace)
+	if err != nil {
+		return Page{}, err
+	}
+	return Page{Unattached: append(own.Unattached, beyond.Unattached...), Seen: own.Seen + beyond.Seen, Last: beyond.Last}, nil
 }
 
 // Of is After within the key's namespace. The digest of zeros, which is that of no
 // content, begins.
 func Of(ctx context.Context, tx pgx.Tx, after Key, limit int) (Page, error) {
-	return page(ctx, tx, oneSQL, after, limit)
+	return page(ctx, tx, after, ofSQL, limit, after.Namespace, after.Digest[:])
 }
 
-func page(ctx context.Context, tx pgx.Tx, sql string, after Key, limit int) (Page, error) {
-	rows, err := tx.Query(ctx, sql, after.Namespace, after.Digest[:], limit)
+func page(ctx context.Context, tx pgx.Tx, after Key, sql string, args ...any) (Page, error) {
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return Page{}, fmt.Errorf("find unattached blobs: %w", err)
 	}

@@ -169,6 +169,26 @@ func TestPageIsRead(t *testing.T) {
 	}))
 }
 
+// A page of the last namespace, of which PostgreSQL may believe that nothing follows,
+// does not read all that follows.
+func TestPageReadsNoMoreThanItself(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	namespace, _ := b.namespace(5000)
+	b.exec(`ANALYZE`)
+	require.NoError(t, b.db.WithTx(t.Context(), func(ctx context.Context, tx *entdb.Tx) error {
+		page, err := blobs.After(ctx, tx.Pgx(), blobs.Key{Namespace: namespace, Digest: schematype.Digest{1}}, 10)
+		require.NoError(t, err)
+		require.Equal(t, 10, page.Seen)
+		var scanned int
+		require.NoError(t, tx.Pgx().QueryRow(ctx, `
+			SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_all_tables
+			WHERE relname LIKE 'blob\_storage\_blobs\_by\_namespace%'`).Scan(&scanned))
+		require.Less(t, scanned, 1000, "rows read for a page of 10")
+		return nil
+	}))
+}
+
 // storage is a registry's: content by namespace and digest.
 type storage struct {
 	mu      sync.Mutex
