@@ -1,7 +1,7 @@
 -- What each kind of program may do, as roles without a login. Run it as a superuser,
 -- or as a role that may create roles and owns the database: before the first
--- migration for the migrator's sake, and after each for what it has added. Run again
--- it changes nothing.
+-- migration for the migrator's sake, and after each for what it has added. It takes back
+-- what the roles have beyond this file; run again it changes nothing.
 --
 -- A program logs in as a member that acts as the role, so that what it makes belongs
 -- to the role and not to the login:
@@ -50,6 +50,11 @@ BEGIN
         RETURN;
     END IF;
 
+    -- What an earlier version of this file gave, and this one does not, goes. One
+    -- transaction with what follows, so nobody is refused meanwhile. Whoever wants more
+    -- than these roles have grants it to a role of their own.
+    REVOKE ALL ON ALL TABLES IN SCHEMA public, river FROM stowage_writer, stowage_worker, stowage_reader;
+
     -- The registry, through the client. Counters, markers and the ledger are not
     -- its to change. A new repository's counters it may insert, because the client
     -- names every column: a trigger refuses other values than zero of a role that may
@@ -87,6 +92,7 @@ BEGIN
     GRANT SELECT, DELETE ON usage_closings TO stowage_worker;
     GRANT USAGE, CREATE ON SCHEMA partitions TO stowage_worker;
     ALTER TABLE storage_ledger OWNER TO stowage_worker;
+    GRANT ALL ON storage_ledger TO stowage_worker;
     FOR partition IN
         SELECT inhrelid FROM pg_inherits WHERE inhparent = 'storage_ledger'::regclass
     LOOP
