@@ -116,7 +116,9 @@ type Unreferenced struct {
 }
 
 // FindUnreferenced reads what a namespace has that no version needs, exactly. It
-// reads the keys of all its blobs: a second for a million.
+// reads the keys of all its blobs: a second for a million. A namespace that was deleted
+// has no blobs, but content until DeleteContent has deleted it; one that never was has
+// neither, which is no error.
 func FindUnreferenced(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID) (Unreferenced, error) {
 	var u Unreferenced
 	err := tx.Pgx().QueryRow(ctx, `
