@@ -65,6 +65,10 @@ type failure struct {
 	err       *pgconn.PgError
 }
 
+// transactionEnded stands for the refusal that the server does not give: what follows
+// would be applied without its record.
+const transactionEnded = "it ends the transaction in which the file and its record are applied: leave BEGIN, COMMIT and ROLLBACK out"
+
 func (f *failure) Error() string {
 	if f.err.Code == activeTransaction {
 		return f.err.Message + ": give it a file of its own that begins with -- atlas:txmode none and an empty line"
@@ -158,6 +162,9 @@ func (b *bench) measure(ctx context.Context, s *Statement) error {
 	if err := b.exec(ctx, s, s.SQL); err != nil {
 		return err
 	}
+	if b.conn.PgConn().TxStatus() == 'I' {
+		return &failure{s, &pgconn.PgError{Message: transactionEnded}}
+	}
 	s.Milliseconds = time.Since(start).Milliseconds()
 	taken, err := heldLocks(ctx, b.conn, pid)
 	if err != nil {
@@ -173,7 +180,8 @@ func (b *bench) measure(ctx context.Context, s *Statement) error {
 
 // look reads what the statement left. What the look itself locks is given back.
 func (b *bench) look(ctx context.Context, s *Statement, after func(*Statement) error) error {
-	if _, err := b.conn.Exec(ctx, "SAVEPOINT look"); err != nil {
+	// A name is written as the rest of the review has it, whatever the statement SET.
+	if _, err := b.conn.Exec(ctx, "SAVEPOINT look; SET LOCAL search_path = public"); err != nil {
 		return err
 	}
 	now, err := readCatalog(ctx, b.conn)

@@ -3,6 +3,7 @@ package schemareview_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -144,4 +145,13 @@ func TestTheWayOutOfATransaction(t *testing.T) {
 	require.Equal(t, 1, report.Blocking, markdown(t, report))
 	require.Equal(t, "fails", report.Findings[0].Rule)
 	require.Contains(t, report.Findings[0].Message, "begins with -- atlas:txmode none")
+}
+
+func TestAFileThatEndsItsTransaction(t *testing.T) {
+	t.Parallel()
+	report := reviewOf(t, column+"\n\nCOMMIT;\n\nBEGIN;\n\nALTER TABLE namespaces ADD COLUMN note text NULL;")
+	i := slices.IndexFunc(report.Findings, func(f schemareview.Finding) bool { return f.Rule == "fails" })
+	require.GreaterOrEqual(t, i, 0, markdown(t, report))
+	require.Equal(t, report.Files[0].Statements[1].Line, report.Findings[i].Line)
+	require.Contains(t, report.Findings[i].Message, "it ends the transaction")
 }

@@ -24,6 +24,7 @@ const (
 	ruleData         = "data-change"
 	ruleOneStatement = "one-statement"
 	ruleNoStatement  = "no-statement"
+	ruleSetLocal     = "set-local"
 )
 
 // check is what the rules have against the statements of a file.
@@ -39,6 +40,9 @@ func check(base *catalog, file *File) (found []Finding) {
 		checkNames(s, report)
 		if createFunction.MatchString(s.SQL) {
 			report(ruleReplace, "write CREATE OR REPLACE: a file that is replayed meets the function")
+		}
+		if s.tag == "SET" && !setLocal.MatchString(s.SQL) {
+			report(ruleSetLocal, "it holds for the migrator's session, and so for later files too: write SET LOCAL")
 		}
 		if s.changesRows() && slices.ContainsFunc(file.Statements, (*Statement).changesSchema) {
 			report(ruleData, "it changes rows in a file that changes the schema too, whose locks it then holds: put it into a file of its own, or state the reason")
@@ -56,6 +60,8 @@ func check(base *catalog, file *File) (found []Finding) {
 }
 
 var createFunction = regexp.MustCompile(`(?i)^CREATE\s+(FUNCTION|PROCEDURE)\b`)
+
+var setLocal = regexp.MustCompile(`(?i)^SET\s+LOCAL\b`)
 
 type reporter func(rule, format string, args ...any)
 
