@@ -56,14 +56,14 @@ func TestAC33RulesNameWhatIsExposed(t *testing.T) {
 
 	// One that was given up, and looks that would come by the minute.
 	s.exec(`INSERT INTO river.river_job (kind, queue, args, max_attempts, state, finalized_at) VALUES ('x', 'default', '{}', 1, 'discarded', now())`)
-	queued := `INSERT INTO river.river_job (kind, queue, args, max_attempts) VALUES ('reconcile_backlog', 'leader', '{}', 1), ('jobs_sample', 'leader', '{}', 1)`
+	queued := `INSERT INTO river.river_job (kind, queue, args, max_attempts) VALUES ('reconcile_backlog', 'leader', '{}', 1), ('jobs_sample', 'leader', '{}', 1), ('history_rollup', 'leader', '{}', 1)`
 	exposed := ""
 	require.Eventually(t, func() bool {
 		s.exec(queued)
 		_, text := worker.get("/metrics")
 		exposed = text + registry
 		return strings.Contains(text, "stowage_reconciliation_backlog ") && strings.Contains(text, `stowage_jobs_discarded{kind="x"} 1`) &&
-			strings.Contains(text, "stowage_counter_pending_emissions ")
+			strings.Contains(text, "stowage_counter_pending_emissions ") && strings.Contains(text, "stowage_history_closed_until_timestamp_seconds ")
 	}, patience, 20*often)
 
 	expressions := expressionsOf(t, alerts.Rules)
