@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,9 @@ func programs() error {
 // working tree and leaves it as it is. A ref without the folder gives none of its
 // files.
 func atRef(ctx context.Context, root, ref string) (fstest.MapFS, error) {
+	if _, err := os.Stat(root); err != nil {
+		return nil, needs("%v: run this at the top of the repository, or name the folder with --root", err)
+	}
 	if _, err := git(ctx, root, "rev-parse", "--show-toplevel"); err != nil {
 		return nil, needs("%s is not in a git repository: %v", root, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 
 	atlas "ariga.io/atlas/sql/migrate"
@@ -12,6 +13,8 @@ import (
 
 // migrations is the folder of the directory below root.
 const migrations = "migrations"
+
+var fileName = regexp.MustCompile(`^[0-9]{14}(_[a-z0-9]+){2,}\.sql$`)
 
 // history compares the directory at base with that of the working tree. It returns
 // the files that are new, in their order, and what is wrong with the others: an
@@ -41,12 +44,25 @@ func history(base, head fs.FS) (old, added []atlas.File, findings []Finding, err
 		if slices.ContainsFunc(old, named(file.Name())) {
 			continue
 		}
+		findings = append(findings, misplaced(file, slices.Concat(old, added))...)
 		added = append(added, file)
-		if len(old) > 0 && file.Version() <= old[len(old)-1].Version() {
-			findings = append(findings, historic("history/order", file.Name(), "it sorts before "+old[len(old)-1].Name()+", which databases may have applied: give it a newer version"))
-		}
 	}
 	return old, added, findings, nil
+}
+
+// misplaced is what is wrong with the name of a new file that follows others.
+func misplaced(file atlas.File, earlier []atlas.File) (findings []Finding) {
+	if !fileName.MatchString(file.Name()) {
+		findings = append(findings, historic("history/name", file.Name(), "its name is not <yyyymmddhhmmss>_<verb>_<object>.sql, so it sorts wherever it happens to"))
+	}
+	if len(earlier) == 0 {
+		return findings
+	}
+	last := earlier[len(earlier)-1]
+	if file.Version() <= last.Version() {
+		findings = append(findings, historic("history/order", file.Name(), "its version is not after that of "+last.Name()+", which databases may have applied: give it a newer one"))
+	}
+	return findings
 }
 
 func named(name string) func(atlas.File) bool {

@@ -41,6 +41,15 @@ func TestHistoryThatMayNotChange(t *testing.T) {
 			t.Helper()
 			r.write(t, "migrations/20261130100001_add_note.sql", column)
 		}, "history/order", "20261130100001_add_note.sql"},
+		"two new migrations have one version": {func(t *testing.T, r repository) {
+			t.Helper()
+			r.write(t, "migrations/29990101000000_add_note.sql", column)
+			r.write(t, "migrations/29990101000000_drop_note.sql", "ALTER TABLE repositories DROP COLUMN note;")
+		}, "history/order", "29990101000000_drop_note.sql"},
+		"a new migration has a name of another form": {func(t *testing.T, r repository) {
+			t.Helper()
+			r.write(t, "migrations/later.sql", column)
+		}, "history/name", "later.sql"},
 		"the checksums are stale": {func(t *testing.T, r repository) {
 			t.Helper()
 			sums := r.read(t, "migrations/atlas.sum")
@@ -94,7 +103,8 @@ func TestReviewThatCannotBeMade(t *testing.T) {
 	})
 	t.Run("no repository", func(t *testing.T) {
 		_, err := repository{t.TempDir()}.tryReview(t.Context(), t, "HEAD")
-		require.Error(t, err)
+		require.ErrorAs(t, err, &needs)
+		require.ErrorContains(t, err, "run this at the top of the repository")
 		require.NoError(t, os.RemoveAll(filepath.Join(r.top, ".git")))
 		_, err = r.tryReview(t.Context(), t, "HEAD")
 		require.ErrorAs(t, err, &needs)
