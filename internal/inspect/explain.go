@@ -93,6 +93,10 @@ type Explanation struct {
 	Held       *Held   `json:"held"`
 	// Notes are further sentences for people.
 	Notes []string `json:"notes"`
+
+	// heldRepositories is how many repositories have a correction that waits. The
+	// namespace is written after them, so its own waits too.
+	heldRepositories int
 }
 
 // What Explanation.Redis says.
@@ -129,6 +133,9 @@ func (i *Inspector) Explain(ctx context.Context, n Namespace, repository *Reposi
 		Quarantined: f.pending.Quarantined, Ledger: f.ledger, Held: heldOf(scope, last.held),
 		Redis: redisState(f, last), Buffered: []Delta{}, Notes: []string{},
 	}
+	if repository == nil {
+		e.heldRepositories = heldRepositories(last.held)
+	}
 	e.Precision, _ = usage.Usage{
 		Pending: f.outstanding(), PendingKnown: f.known, LastReconciledAt: f.since.Time(),
 		RequestedAt: last.requestedAt, Quarantined: f.pending.Quarantined,
@@ -157,6 +164,15 @@ func heldOf(scope accounting.Scope, all []reconcile.Held) *Held {
 		}
 	}
 	return nil
+}
+
+func heldRepositories(all []reconcile.Held) (n int) {
+	for _, h := range all {
+		if h.Scope.Kind == accounting.KindRepository {
+			n++
+		}
+	}
+	return n
 }
 
 func (e *Explanation) addPending(f finding) {
@@ -224,6 +240,8 @@ func (e *Explanation) remedy() string {
 		return "the correction was held because it lowers the counter by much; it is approved, and the next pass writes it"
 	case e.Held != nil:
 		return "the correction is held because it lowers the counter by much, until a later pass finds it again or somebody approves it"
+	case e.heldRepositories > 0:
+		return "it is corrected after its repositories, of which some are held"
 	case e.RequestedAt != nil:
 		return "a reconciliation is requested and will correct it"
 	default:
@@ -244,6 +262,9 @@ func (e *Explanation) addNotes(f finding) {
 	}
 	if !f.ledger.Counted.IsZero() {
 		note(fmt.Sprintf("The last reconciliation had counted %+d bytes and %+d components that came by the buffer later: they were not added again.", f.ledger.Counted.Bytes, f.ledger.Counted.Components))
+	}
+	if e.heldRepositories > 0 {
+		note(fmt.Sprintf("Corrections of its repositories are held because they lower counters by much (%d): until they are written or the content is mended, the namespace is not written either and its request stays open. stowage namespace approve %s shows them.", e.heldRepositories, e.Namespace.Slug))
 	}
 	if e.Quarantined {
 		note("It is in quarantine: nothing that is buffered is added to the row, and each write requests a reconciliation instead. internal/buffer/README.md says how to end that.")

@@ -161,6 +161,22 @@ func TestExplain(t *testing.T) {
 		require.Contains(t, h.explain(nil).Bytes.Text, "it is approved, and the next pass writes it")
 	})
 
+	run("a namespace waits for a repository that is held", func(t *testing.T, h *home) {
+		h.publish(3 << 30)
+		h.drain()
+		h.reconcile()
+		h.exec(`DELETE FROM npm_versions WHERE repository_id = $1`, h.repository.ID)
+		h.reconcile()
+		e := h.explain(nil)
+		require.Nil(t, e.Held)
+		require.Equal(t, VerdictWrong, e.Components.Verdict)
+		require.Contains(t, e.Components.Text, "after its repositories, of which some are held")
+		require.Contains(t, e.Notes[0], "(1): until they are written")
+		e = h.explain(&h.repository)
+		require.NotNil(t, e.Held)
+		require.Empty(t, e.Notes)
+	})
+
 	run("in quarantine: what is kept counts until it is reconciled", func(t *testing.T, h *home) {
 		h.reconcile()
 		h.publish(10)
