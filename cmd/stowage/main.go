@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stowage-dev/stowage/internal/pgdb"
 )
 
 func main() {
@@ -67,7 +69,19 @@ func execute(ctx context.Context, root *cobra.Command) error {
 	if err != nil && !running {
 		return usageError{err}
 	}
-	return err
+	return withWayOut(err)
+}
+
+// withWayOut adds what to do to errors of the server that any command may have.
+func withWayOut(err error) error {
+	switch {
+	case pgdb.IsNoTable(err):
+		return fmt.Errorf("%w: the database is not migrated as far as this build needs: run stowage migrate apply", err)
+	case pgdb.IsNoPrivilege(err):
+		return fmt.Errorf("%w: connect as the role that --help of the command names; stowage migrate roles grants them", err)
+	default:
+		return err
+	}
 }
 
 func noteWhenItRuns(cmd *cobra.Command, running *bool) {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stowage-dev/stowage/internal/dbtest"
 )
 
 // exitOf runs the binary of the test as the command.
@@ -37,4 +39,21 @@ func TestExitCodes(t *testing.T) {
 			require.Equal(t, c.code, code, stderr)
 		})
 	}
+}
+
+func TestErrorsOfTheServerSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	t.Run("a database that is not migrated", func(t *testing.T) {
+		t.Parallel()
+		code, _, stderr := runExit(t, "namespace", "history", "acme", "--from", "2026-03-01", "--database-url", dbtest.NewEmptyURL(t))
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "run stowage migrate apply")
+	})
+	t.Run("a role that may not read", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.NewURL(t) + "&options=-c%20role%3Dpg_monitor"
+		code, _, stderr := runExit(t, "namespace", "history", "acme", "--from", "2026-03-01", "--database-url", url)
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "stowage migrate roles")
+	})
 }

@@ -141,7 +141,8 @@ func readHistory(ctx context.Context, pool *pgxpool.Pool, name string, from, to 
 }
 
 // csv has a line for each hour, whose bytes and components are those at its end, and
-// after it one for each adjustment, whose bytes and components are the change.
+// after it one for each adjustment, whose bytes and components are the change. What
+// hours there are at all has no place in it and goes to stderr.
 func (h usageHistory) csv(cmd *cobra.Command) error {
 	w := csv.NewWriter(cmd.OutOrStdout())
 	lines := [][]string{{"namespace_id", "hour", "line", "bytes", "components", "byte_seconds", "peak_bytes", "applied_at", "batch_id"}}
@@ -152,7 +153,11 @@ func (h usageHistory) csv(cmd *cobra.Command) error {
 			lines = append(lines, []string{id, at, a.Kind, decimal(a.Bytes), decimal(a.Components), "", "", a.AppliedAt.Format(time.RFC3339Nano), a.BatchID.String()})
 		}
 	}
-	return w.WriteAll(lines)
+	if err := w.WriteAll(lines); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(cmd.ErrOrStderr(), h.bounds())
+	return err
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
@@ -165,10 +170,20 @@ func (h usageHistory) table(p *printer) {
 			rows = append(rows, []string{"  " + a.Kind, signed(size(a.Bytes)), signed(number(a.Components)), "", a.AppliedAt.Format(time.RFC3339Nano)})
 		}
 	}
-	p.table(rows)
-	if h.Until.IsZero() {
-		p.line("no worker has begun to keep history")
-		return
+	if len(h.Hours) > 0 {
+		p.table(rows)
 	}
-	p.line("history has the hours from %s to %s; later ones are open", when(&h.Since), when(&h.Until))
+	p.line("%s", h.bounds())
+}
+
+// bounds says which hours there are at all: others of the range are left out.
+func (h usageHistory) bounds() string {
+	switch {
+	case h.Until.IsZero():
+		return "no worker has begun to keep history"
+	case h.Until.Equal(h.Since):
+		return "the first hour of history, from " + when(&h.Since) + " on, is not closed yet"
+	default:
+		return fmt.Sprintf("history has the hours from %s to %s; later ones are open", when(&h.Since), when(&h.Until))
+	}
 }

@@ -49,6 +49,30 @@ func TestNamespaceHistory(t *testing.T) {
 		require.Equal(t, "namespace_id,hour,line,bytes,components,byte_seconds,peak_bytes,applied_at,batch_id\n"+
 			id+",2026-03-01T02:00:00Z,usage,5000000,2000,18000000000.000000,5000000,,\n", got)
 	})
+	t.Run("says which hours there are, in CSV on stderr", func(t *testing.T) {
+		t.Parallel()
+		_, stderr, err := run(t, "namespace", "history", id, "--database-url", url, "--from", "2026-02-01", "--to", "2026-04-01", "--format", "csv")
+		require.NoError(t, err)
+		require.Equal(t, "history has the hours from 2026-03-01T00:00:00Z to 2026-03-01T03:00:00Z; later ones are open\n", stderr)
+	})
+	t.Run("before the first hour is closed", func(t *testing.T) {
+		t.Parallel()
+		fresh := dbtest.NewURL(t)
+		pool := dbtest.Open(t, fresh)
+		_, err := pool.Exec(context.Background(), `INSERT INTO namespaces (id, slug) VALUES ('`+id+`', 'team')`)
+		require.NoError(t, err)
+		read := func() string {
+			out, _, err := run(t, "namespace", "history", "team", "--database-url", fresh, "--from", "2026-03-01")
+			require.NoError(t, err)
+			return out
+		}
+		require.Equal(t, "no worker has begun to keep history\n", read())
+		_, err = pool.Exec(context.Background(), `
+			INSERT INTO usage_progress (id, since, hour, after_namespace_id, sealed, fence)
+			VALUES (1, '2026-03-01', '2026-03-01', '00000000-0000-0000-0000-000000000000', '2026-03-01', '{}')`)
+		require.NoError(t, err)
+		require.Equal(t, "the first hour of history, from 2026-03-01T00:00:00Z on, is not closed yet\n", read())
+	})
 	t.Run("of a deleted namespace by its id", func(t *testing.T) {
 		t.Parallel()
 		const gone = "01980000-0000-7000-8000-000000000009"

@@ -271,7 +271,7 @@ func printLedger(p *printer, l *inspect.Ledger) {
 	}
 	p.table(rows)
 	if more := l.Rows - int64(len(l.Entries)); more > 0 {
-		p.line("and %s before, with --limit", plural(more, "entry"))
+		p.line("and %s before, with --limit", plural(more, "row"))
 	}
 }
 

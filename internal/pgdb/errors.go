@@ -12,6 +12,8 @@ const (
 	codeLockTimeout         = "55P03"
 	codeForeignKeyViolation = "23503"
 	codeCheckViolation      = "23514"
+	codeNoPrivilege         = "42501"
+	codeNoTable             = "42P01"
 	classDataException      = "22"
 )
 
@@ -35,6 +37,12 @@ func IsDataException(err error) bool {
 	pgErr := serverError(err)
 	return pgErr != nil && strings.HasPrefix(pgErr.Code, classDataException)
 }
+
+// IsNoPrivilege reports whether the role lacks a right.
+func IsNoPrivilege(err error) bool { return is(err, codeNoPrivilege) }
+
+// IsNoTable reports whether a table is not there.
+func IsNoTable(err error) bool { return is(err, codeNoTable) }
 
 func is(err error, code string) bool {
 	pgErr := serverError(err)
