@@ -260,7 +260,7 @@ func runReconcile(cmd *cobra.Command, i *inspect.Inspector, args []string, wait,
 		err = i.Wait(cmd.Context(), requested, func(left int64, since time.Duration) {
 			text := fmt.Sprintf("%d of %d namespaces reconciled", requested.Namespaces-left, requested.Namespaces)
 			if since > stalledAfter {
-				text += fmt.Sprintf(", none for %s: is a worker running?", since.Round(time.Second))
+				text += fmt.Sprintf(", none for %s: does no worker run, or are corrections held (stowage namespace explain)?", since.Round(time.Second))
 			}
 			progress.show(text)
 		})
