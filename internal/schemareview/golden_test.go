@@ -57,7 +57,7 @@ func TestEveryRuleIsInAGoldenReview(t *testing.T) {
 	}
 	for rule := range strings.FieldsSeq(`
 		fails fails-on-rows table-rewrite concurrent-index constraint-not-valid not-null-scan blocking-scan
-		replace-function object-name no-enum data-change one-statement no-statement set-local declared-source format
+		replace-function object-name no-enum data-change every-row one-statement no-statement set-local declared-source format
 		suppression/reason suppression/unused
 		atlas/DS102 atlas/DS103 atlas/CD101 atlas/BC101 atlas/BC102 atlas/MF101 atlas/MF103 atlas/MF104
 		compat/table-dropped compat/table-renamed compat/row-security compat/column-dropped compat/column-renamed

@@ -22,6 +22,7 @@ const (
 	ruleName         = "object-name"
 	ruleEnum         = "no-enum"
 	ruleData         = "data-change"
+	ruleEveryRow     = "every-row"
 	ruleOneStatement = "one-statement"
 	ruleNoStatement  = "no-statement"
 	ruleSetLocal     = "set-local"
@@ -77,6 +78,12 @@ func checkRows(base *catalog, s *Statement, report reporter) {
 		}
 		rule, what := reasonToScan(base, s, name)
 		report(rule, "%s of %s under %s, which %s: %s", what.does, name, lockLevels[held].mode, lockLevels[held].effect, what.instead)
+	}
+	for _, c := range s.Rows {
+		_, stands := find(base.Tables, func(t table) bool { return base.tableName(t.ID) == c.Table })
+		if stands && c.Updated+c.Deleted >= rowsEach {
+			report(ruleEveryRow, "it changes every row of %s, which may be millions, in one transaction: make it a backfill (internal/backfill), or state the reason", c.Table)
+		}
 	}
 }
 

@@ -3,4 +3,4 @@ UPDATE
 SET
     description = name
 WHERE
-    description IS NULL;
+    id = '01890000-0000-7000-8000-000000000000';

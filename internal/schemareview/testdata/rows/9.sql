@@ -1,0 +1,4 @@
+UPDATE
+    container_manifests
+SET
+    created_at = now();
