@@ -30,7 +30,7 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Publish, delete and publish again on real input, and check every counter",
-		Long: "Starts throw-away servers and a worker, runs the main job in three stages, and prints after each what every counter holds,\n" +
+		Long: "Starts throw-away servers and a worker, runs the main job in five stages, and prints after each what every counter holds,\n" +
 			"what a recount gives and what it must be. Exits with 0 if all are equal, and with 1 at the first stage where one is not.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

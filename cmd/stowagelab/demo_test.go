@@ -50,7 +50,7 @@ func TestDemo(t *testing.T) {
 		require.Len(t, demoDatabases(t, url), 1)
 		require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 		require.NoError(t, cmd.Wait(), "%s", out)
-		require.Contains(t, out.String(), "\nexact: 46 scopes, drift 0 bytes, 0 components\ndatabase: ")
+		require.Contains(t, out.String(), "\nexact: 189 comparisons of a scope, drift 0 bytes, 0 components\ndatabase: ")
 		requireEmpty(t, tmp)
 	})
 	t.Run("on servers that it was given", func(t *testing.T) {

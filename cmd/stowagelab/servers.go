@@ -185,7 +185,8 @@ func workerCmd(program, database string, redis rueidis.ClientOption, flags ...st
 
 // startWorker starts a worker as a process of its own.
 func startWorker(program, database string, redis rueidis.ClientOption, down *cleanups) (*devstack.Program, error) {
-	worker, err := devstack.StartProgram("stowage worker", workerCmd(program, database, redis))
+	// The grace is short, for the demo waits until content is due for deletion.
+	worker, err := devstack.StartProgram("stowage worker", workerCmd(program, database, redis, "--collect-grace", "1s"))
 	if err != nil {
 		return nil, err
 	}

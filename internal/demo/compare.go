@@ -24,6 +24,9 @@ type result struct {
 	counter, recount, expected accounting.Counters
 }
 
+// name of the scope.
+func (r result) name() string { return strings.TrimSuffix(r.namespace+"/"+r.repository, "/") }
+
 func (r result) exact() bool {
 	return r.counter.Minus(r.recount).IsZero() && r.counter.Minus(r.expected).IsZero()
 }
@@ -32,12 +35,24 @@ func differences(results []result) []result {
 	return slices.DeleteFunc(slices.Clone(results), result.exact)
 }
 
-// compare looks at every scope of every namespace. Rows and recount are of the
+// compareData compares every namespace of the data with the lines that it must
+// hold, and their totals.
+func (d *demo) compareData(ctx context.Context, published []publishes.Publish, totals publishes.Totals) ([]result, error) {
+	repositories := expectedRepositories(published)
+	return d.compare(ctx, d.namespaces, func(r result) accounting.Counters {
+		if r.repository == "" {
+			return accounting.Counters{Bytes: totals.DeduplicatedBytes, Components: totals.Versions}
+		}
+		return repositories[r.repository]
+	})
+}
+
+// compare looks at every scope of the namespaces. Rows and recount are of the
 // same snapshot.
-func (d *demo) compare(ctx context.Context, published []publishes.Publish, totals publishes.Totals) ([]result, error) {
+func (d *demo) compare(ctx context.Context, namespaces []namespace, expected func(result) accounting.Counters) ([]result, error) {
 	var results []result
 	err := pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		for _, ns := range d.namespaces {
+		for _, ns := range namespaces {
 			some, err := compareNamespace(ctx, tx, ns)
 			if err != nil {
 				return fmt.Errorf("compare %s: %w", ns.slug, err)
@@ -49,13 +64,8 @@ func (d *demo) compare(ctx context.Context, published []publishes.Publish, total
 	if err != nil {
 		return nil, err
 	}
-	expected := expectedRepositories(published)
 	for i := range results {
-		if r := &results[i]; r.repository == "" {
-			r.expected = accounting.Counters{Bytes: totals.DeduplicatedBytes, Components: totals.Versions}
-		} else {
-			r.expected = expected[r.repository]
-		}
+		results[i].expected = expected(results[i])
 	}
 	return results, nil
 }
@@ -133,7 +143,7 @@ func printTable(out io.Writer, results []result) {
 	fmt.Fprintf(out, tableHead, "", "bytes"+strings.Repeat(" ", 20), "components"+strings.Repeat(" ", 8))
 	fmt.Fprintf(out, tableRow, "scope", "counter", "recount", "expected", "counter", "recount", "expected")
 	for _, r := range results {
-		fmt.Fprintf(out, "%-34s %14d %14d %14d   %8d %8d %8d\n", strings.TrimSuffix(r.namespace+"/"+r.repository, "/"),
+		fmt.Fprintf(out, "%-34s %14d %14d %14d   %8d %8d %8d\n", r.name(),
 			r.counter.Bytes, r.recount.Bytes, r.expected.Bytes,
 			r.counter.Components, r.recount.Components, r.expected.Components)
 	}

@@ -51,11 +51,12 @@ type demo struct {
 	db         *entdb.Client
 	buffer     *buffer.Buffer
 	lines      []publishes.Publish
-	expected   publishes.Expected
+	all, kept  publishes.Totals
 	namespaces []namespace
+	scenarios  []scenario
 }
 
-// Run runs the three stages, prints a table after each, and as its last line
+// Run runs the stages, prints a table after each, and as its last line
 // the result. It ends with ErrInexact at the first stage whose counters differ.
 func Run(ctx context.Context, cfg Config) (err error) {
 	d := &demo{Config: cfg, buffer: buffer.New(cfg.Redis, buffer.Config{})}
@@ -81,37 +82,37 @@ func (d *demo) load() error {
 	if err != nil {
 		return err
 	}
-	d.expected, err = publishes.LoadExpected(d.Data)
+	expected, err := publishes.LoadExpected(d.Data)
 	if err != nil {
 		return err
 	}
-	if err := d.expected.Check(lines); err != nil {
+	if err := expected.Check(lines); err != nil {
 		return err
 	}
 	d.lines = publishes.Repeat(lines, d.Repeat)
-	return nil
+	d.all = expected.AllPublished[publishes.Overall].Times(int64(d.Repeat))
+	d.kept = expected.AfterDeletion[publishes.Overall].Times(int64(d.Repeat))
+	d.scenarios, err = scenarios(lines)
+	return err
 }
 
 func (d *demo) run(ctx context.Context) error {
 	if err := d.createNamespaces(ctx, "demo-a", "demo-b"); err != nil {
 		return err
 	}
-	scopes := 0
+	compared := 0
 	for i, stage := range d.stages() {
 		fmt.Fprintf(d.Out, "stage %d: %s\n", i+1, stage.title)
 		results, err := d.runStage(ctx, stage)
 		if err != nil {
 			return fmt.Errorf("stage %d: %w", i+1, err)
 		}
-		printTable(d.Out, results)
-		if wrong := differences(results); len(wrong) > 0 {
-			fmt.Fprintf(d.Out, "stage %d: %d of %d scopes differ:\n", i+1, len(wrong), len(results))
-			printTable(d.Out, wrong)
-			return fmt.Errorf("stage %d: %w", i+1, ErrInexact)
+		if err := d.judge(results); err != nil {
+			return fmt.Errorf("stage %d: %w", i+1, err)
 		}
-		scopes = len(results)
+		compared += len(results)
 	}
-	fmt.Fprintf(d.Out, "exact: %d scopes, drift 0 bytes, 0 components\n", scopes)
+	fmt.Fprintf(d.Out, "exact: %d comparisons of a scope, drift 0 bytes, 0 components\n", compared)
 	return nil
 }
 
@@ -127,5 +128,18 @@ func (d *demo) runStage(ctx context.Context, s stage) ([]result, error) {
 		return nil, err
 	}
 	fmt.Fprintf(d.Out, "done in %.1f s, drained after %.1f s more\n", worked.Sub(started).Seconds(), time.Since(worked).Seconds())
-	return d.compare(ctx, s.published, s.totals)
+	return s.compare(ctx)
+}
+
+// judge prints what was compared, and fails with the name of the first scope that
+// differs.
+func (d *demo) judge(results []result) error {
+	printTable(d.Out, results)
+	wrong := differences(results)
+	if len(wrong) == 0 {
+		return nil
+	}
+	fmt.Fprintf(d.Out, "%d of %d scopes differ:\n", len(wrong), len(results))
+	printTable(d.Out, wrong)
+	return fmt.Errorf("%s: %w", wrong[0].name(), ErrInexact)
 }

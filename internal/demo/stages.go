@@ -25,37 +25,43 @@ type namespace struct {
 	repositories map[string]uuid.UUID
 }
 
-// stage is a piece of work, and what must be there after it.
+// stage is a piece of work, and the comparison of what is there after it with
+// what must be.
 type stage struct {
-	title string
-	work  func(context.Context) error
-	// published are the lines that each namespace then holds, and totals what
-	// totals.json says of them.
-	published []publishes.Publish
-	totals    publishes.Totals
+	title   string
+	work    func(context.Context) error
+	compare func(context.Context) ([]result, error)
 }
 
 func (d *demo) stages() []stage {
-	all := d.expected.AllPublished[publishes.Overall].Times(int64(d.Repeat))
-	kept := d.expected.AfterDeletion[publishes.Overall].Times(int64(d.Repeat))
+	holdsAll := func(ctx context.Context) ([]result, error) { return d.compareData(ctx, d.lines, d.all) }
 	return []stage{
 		{
-			title: fmt.Sprintf("%d publishes into each of %d namespaces by %d writers", len(d.lines), len(d.namespaces), d.Writers),
-			work:  func(ctx context.Context) error { return d.publish(ctx, d.lines) },
-
-			published: d.lines, totals: all,
+			title:   fmt.Sprintf("%d publishes into each of %d namespaces by %d writers", len(d.lines), len(d.namespaces), d.Writers),
+			work:    func(ctx context.Context) error { return d.publish(ctx, d.lines) },
+			compare: holdsAll,
 		},
 		{
 			title: "every second line is soft-deleted and purged, unreferenced blobs are collected",
 			work:  func(ctx context.Context) error { return d.remove(ctx, publishes.Deleted(d.lines)) },
-
-			published: publishes.Kept(d.lines), totals: kept,
+			compare: func(ctx context.Context) ([]result, error) {
+				return d.compareData(ctx, publishes.Kept(d.lines), d.kept)
+			},
 		},
 		{
-			title: "those lines are published again while both namespaces are reconciled",
-			work:  func(ctx context.Context) error { return d.republish(ctx, publishes.Deleted(d.lines)) },
-
-			published: d.lines, totals: all,
+			title:   "those lines are published again while both namespaces are reconciled",
+			work:    func(ctx context.Context) error { return d.republish(ctx, publishes.Deleted(d.lines)) },
+			compare: holdsAll,
+		},
+		{
+			title:   fmt.Sprintf("%d cases of what a registry does, each in a namespace of its own", len(d.scenarios)),
+			work:    d.runScenarios,
+			compare: d.compareScenarios,
+		},
+		{
+			title:   "the last namespace is deleted by the worker, and its content from storage",
+			work:    d.deleteLast,
+			compare: holdsAll,
 		},
 	}
 }
@@ -99,7 +105,7 @@ func (d *demo) each(ctx context.Context, what string, lines []publishes.Publish,
 				}
 				defer d.Progress.Step()
 				return d.db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
-					return do(ctx, tx, ns.version(line))
+					return do(ctx, tx, versionOf(line, ns.repositories[line.Repository]))
 				})
 			})
 		}
@@ -107,9 +113,10 @@ func (d *demo) each(ctx context.Context, what string, lines []publishes.Publish,
 	return group.Wait()
 }
 
-func (ns namespace) version(p publishes.Publish) entpublish.Version {
+// versionOf is a line as a version of a repository.
+func versionOf(p publishes.Publish, repository uuid.UUID) entpublish.Version {
 	v := entpublish.Version{Ref: entpublish.Ref{
-		RepositoryID: ns.repositories[p.Repository], Name: p.Name, Version: p.Version, Digest: p.Digest,
+		RepositoryID: repository, Name: p.Name, Version: p.Version, Digest: p.Digest,
 	}}
 	for _, b := range p.Blobs {
 		blob := entpublish.Blob{Digest: b.SHA256, Size: b.Size}
@@ -143,18 +150,18 @@ func (d *demo) remove(ctx context.Context, lines []publishes.Publish) error {
 		return err
 	}
 	for _, ns := range d.namespaces {
-		if err := d.collect(ctx, ns); err != nil {
+		if err := d.collect(ctx, ns.id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// collect gives no grace: the demo stores blobs only with their versions.
-func (d *demo) collect(ctx context.Context, ns namespace) error {
+// collect gives no grace: nobody stores blobs ahead of their version meanwhile.
+func (d *demo) collect(ctx context.Context, namespaceID uuid.UUID) error {
 	for collected := 1; collected > 0; {
 		err := d.db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
-			blobs, err := entpublish.CollectBlobs(ctx, tx, ns.id, 0, collectLimit)
+			blobs, err := entpublish.CollectBlobs(ctx, tx, namespaceID, 0, collectLimit)
 			collected = len(blobs)
 			return err
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,19 +58,19 @@ func (d *demo) waitForDrain(ctx context.Context) error {
 		if err != nil || requested {
 			return false, err
 		}
-		return d.drained(ctx)
+		return d.drained(ctx, d.everywhere())
 	})
 }
 
 func (d *demo) requested(ctx context.Context) (bool, error) {
 	var open bool
-	err := d.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM reconciliation_requests WHERE namespace_id = ANY ($1))`, d.ids()).Scan(&open)
+	err := d.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM reconciliation_requests WHERE namespace_id = ANY ($1))`, ids(d.everywhere())).Scan(&open)
 	return open, err
 }
 
-func (d *demo) drained(ctx context.Context) (bool, error) {
+func (d *demo) drained(ctx context.Context, namespaces []namespace) (bool, error) {
 	var scopes []accounting.Scope
-	for _, ns := range d.namespaces {
+	for _, ns := range namespaces {
 		scopes = append(scopes, accounting.NamespaceScope(ns.id))
 		for _, id := range ns.repositories {
 			scopes = append(scopes, accounting.RepositoryScope(ns.id, id))
@@ -87,9 +88,20 @@ func (d *demo) drained(ctx context.Context) (bool, error) {
 	return len(pending) == len(scopes), nil
 }
 
-func (d *demo) ids() []uuid.UUID {
-	ids := make([]uuid.UUID, len(d.namespaces))
-	for i, ns := range d.namespaces {
+// everywhere are the namespaces of the data, and those of the cases that have run.
+func (d *demo) everywhere() []namespace {
+	all := slices.Clone(d.namespaces)
+	for _, s := range d.scenarios {
+		if s.home.id != uuid.Nil {
+			all = append(all, s.home)
+		}
+	}
+	return all
+}
+
+func ids(namespaces []namespace) []uuid.UUID {
+	ids := make([]uuid.UUID, len(namespaces))
+	for i, ns := range namespaces {
 		ids[i] = ns.id
 	}
 	return ids
@@ -98,7 +110,7 @@ func (d *demo) ids() []uuid.UUID {
 // reconciliations are the starts of the passes whose result each namespace
 // holds.
 func (d *demo) reconciliations(ctx context.Context) ([]time.Time, error) {
-	rows, err := d.Pool.Query(ctx, `SELECT last_reconciled_at FROM namespace_statistics WHERE namespace_id = ANY ($1) ORDER BY namespace_id`, d.ids())
+	rows, err := d.Pool.Query(ctx, `SELECT last_reconciled_at FROM namespace_statistics WHERE namespace_id = ANY ($1) ORDER BY namespace_id`, ids(d.namespaces))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +161,7 @@ func (d *demo) keepRequesting(ctx context.Context) (passes int, err error) {
 // the newest passes.
 func (d *demo) request(ctx context.Context) ([]time.Time, error) {
 	var asked []requests.Request
-	for _, id := range d.ids() {
+	for _, id := range ids(d.namespaces) {
 		asked = append(asked, requests.Request{Namespace: id})
 	}
 	if err := requests.Raise(ctx, d.Pool, asked); err != nil {

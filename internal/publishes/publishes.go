@@ -33,6 +33,9 @@ type Publish struct {
 	Name string
 	// Version is empty for container, whose version is the Digest.
 	Version string
+	// Reference is a container image's tag, which its platforms share; empty for
+	// the other formats.
+	Reference string
 	// Digest of the manifest; zero for the other formats.
 	Digest schematype.Digest
 	// Blobs in the order of the line; a blob may stand there twice.
@@ -47,6 +50,7 @@ type record struct {
 	GroupID    string            `json:"group_id"`
 	ArtifactID string            `json:"artifact_id"`
 	Version    string            `json:"version"`
+	Reference  string            `json:"reference"`
 	Digest     schematype.Digest `json:"digest"`
 	Blobs      []Blob            `json:"blobs"`
 	Files      []Blob            `json:"files"`
@@ -59,7 +63,7 @@ func (r record) publish(line int) (Publish, error) {
 	}
 	p := Publish{
 		Line: line, Format: format, Repository: r.Repository,
-		Name: r.Name, Version: r.Version, Digest: r.Digest, Blobs: r.Blobs,
+		Name: r.Name, Version: r.Version, Reference: r.Reference, Digest: r.Digest, Blobs: r.Blobs,
 	}
 	if format == schematype.FormatMaven {
 		p.Name, p.Blobs = r.GroupID+":"+r.ArtifactID, r.Files
