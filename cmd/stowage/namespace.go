@@ -64,6 +64,15 @@ func openReader(cmd *cobra.Command, database config.Database) (*pgxpool.Pool, er
 	})
 }
 
+// openDatabase is openReader for a command that needs no Redis.
+func openDatabase(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	database, err := config.LoadDatabase(cmd.Flags(), os.Environ())
+	if err != nil {
+		return nil, badConfiguration(err)
+	}
+	return openReader(cmd, *database)
+}
+
 // oneOrAll is the argument of a command for one namespace, or for --all of them.
 func oneOrAll(all *bool) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
@@ -230,11 +239,7 @@ func namespaceReconcileCommand() *cobra.Command {
 			"It needs the role stowage_worker, and not Redis.",
 		Args: oneOrAll(&all),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			database, err := config.LoadDatabase(cmd.Flags(), os.Environ())
-			if err != nil {
-				return badConfiguration(err)
-			}
-			pool, err := openReader(cmd, *database)
+			pool, err := openDatabase(cmd)
 			if err != nil {
 				return err
 			}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"os"
 	"os/user"
 	"time"
 
@@ -32,11 +31,7 @@ func namespaceApproveCommand() *cobra.Command {
 			"It needs the role stowage_worker, and not Redis.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			database, err := config.LoadDatabase(cmd.Flags(), os.Environ())
-			if err != nil {
-				return badConfiguration(err)
-			}
-			pool, err := openReader(cmd, *database)
+			pool, err := openDatabase(cmd)
 			if err != nil {
 				return err
 			}

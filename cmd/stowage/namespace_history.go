@@ -5,7 +5,6 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -43,11 +42,7 @@ func namespaceHistoryCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg, err := config.LoadDatabase(cmd.Flags(), os.Environ())
-			if err != nil {
-				return badConfiguration(err)
-			}
-			pool, err := openReader(cmd, *cfg)
+			pool, err := openDatabase(cmd)
 			if err != nil {
 				return err
 			}
