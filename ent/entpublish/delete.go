@@ -27,7 +27,7 @@ import (
 func Purge(ctx context.Context, tx *entdb.Tx, ref Ref) error {
 	purged, err := PurgeMany(ctx, tx, []Ref{ref})
 	if err == nil && purged == 0 {
-		err = fmt.Errorf("purge %s: %w", ref.Name, ErrNotFound)
+		err = fmt.Errorf("purge %s: %w", quoted(ref.Name), ErrNotFound)
 	}
 	return err
 }
@@ -46,7 +46,7 @@ func PurgeMany(ctx context.Context, tx *entdb.Tx, refs []Ref) (purged int, err e
 	for _, id := range slices.SortedFunc(maps.Keys(byRepository), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) {
 		n, err := purgeOf(ctx, tx, id, byRepository[id])
 		if err != nil {
-			return 0, fmt.Errorf("purge %s: %w", byRepository[id][0].Name, err)
+			return 0, fmt.Errorf("purge %s: %w", quoted(byRepository[id][0].Name), err)
 		}
 		purged += n
 	}
@@ -90,7 +90,7 @@ func PurgeName(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name s
 		err = ErrNotFound
 	}
 	if err != nil {
-		return 0, fmt.Errorf("purge all versions of %s: %w", name, err)
+		return 0, fmt.Errorf("purge all versions of %s: %w", quoted(name), err)
 	}
 	return purged, nil
 }

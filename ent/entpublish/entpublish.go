@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -151,11 +152,11 @@ func checkVersion(format schematype.Format, ref Ref) error {
 	noDigest := ref.Digest == schematype.Digest{}
 	switch {
 	case format == schematype.FormatContainer && (ref.Version != "" || noDigest):
-		return fmt.Errorf("%w: %s in a container repository needs a digest and no version, got version %q", ErrInvalid, ref.Name, ref.Version)
+		return fmt.Errorf("%w: %s in a container repository needs a digest and no version, got version %s", ErrInvalid, quoted(ref.Name), quoted(ref.Version))
 	case format == schematype.FormatContainer:
 		return nil
 	case !noDigest || ref.Version == "" && format == schematype.FormatNPM:
-		return fmt.Errorf("%w: %s in a repository of %s needs a version and no digest, got version %q", ErrInvalid, ref.Name, format, ref.Version)
+		return fmt.Errorf("%w: %s in a repository of %s needs a version and no digest, got version %s", ErrInvalid, quoted(ref.Name), format, quoted(ref.Version))
 	case ref.Version == "":
 		return nil
 	default:
@@ -174,10 +175,20 @@ func checkText(what, text string) error {
 	}
 }
 
+// quoted is a name as errors show it. Clients choose names: one could end a line of a
+// log, or fill it.
+func quoted(name string) string {
+	const shown = 100
+	if len(name) <= shown {
+		return strconv.Quote(name)
+	}
+	return fmt.Sprintf("%q... (%d bytes)", name[:shown], len(name))
+}
+
 // checkUTF8 refuses what the column type text cannot hold.
 func checkUTF8(what, text string) error {
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return fmt.Errorf("%w: the %s %q is not UTF-8 without NUL", ErrInvalid, what, text)
+		return fmt.Errorf("%w: the %s %s is not UTF-8 without NUL", ErrInvalid, what, quoted(text))
 	}
 	return nil
 }
@@ -194,7 +205,7 @@ func checkContent(format schematype.Format, v Version) error {
 		{"files", len(v.Files), []schematype.Format{schematype.FormatMaven}},
 	} {
 		if c.n > 0 && !slices.Contains(c.of, format) {
-			return fmt.Errorf("%w: %s has %d %s, which a version of %s cannot have", ErrInvalid, v.Name, c.n, c.what, format)
+			return fmt.Errorf("%w: %s has %d %s, which a version of %s cannot have", ErrInvalid, quoted(v.Name), c.n, c.what, format)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -300,6 +301,23 @@ func TestTwentyDeletersOfOneManifest(t *testing.T) {
 	require.Equal(t, int64(1), deleted.Load())
 	require.Equal(t, entdb.Counters{}, b.recorder.Repository(repository))
 	b.requireExact(t)
+}
+
+// Names come from clients, and errors go to logs.
+func TestErrorsQuoteNamesAndCutLongOnes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	repository := b.repository(t, schematype.FormatNPM)
+	r := entpublish.Ref{RepositoryID: repository, Name: "two\nlines", Version: "1"}
+	b.fails(t, entpublish.ErrNotFound, purges(r), `purge "two\nlines": `)
+	b.fails(t, entpublish.ErrInvalid, untags(r, ""), `remove tag "" of "two\nlines": `)
+	r.Name = strings.Repeat("x", 2000)
+	long := `"` + strings.Repeat("x", 100) + `"... (2000 bytes): `
+	for what, s := range map[string]step{
+		"purge ": purges(r), "publish ": publishes(entpublish.Version{Ref: r}), "tag ": tags(r, "t"), `remove tag "t" of `: untags(r, "t"),
+	} {
+		b.fails(t, entpublish.ErrInvalid, s, what+long)
+	}
 }
 
 func TestFiftyPushesShareALayer(t *testing.T) {

@@ -140,10 +140,11 @@ func Example_npm() {
 			Blobs: []entpublish.Blob{{Digest: sha256.Sum256([]byte("tarball")), Size: 500}},
 		}
 		err := r.do(publishes(v), func(ctx context.Context, tx *entdb.Tx) error {
-			return errors.Join(
-				entpublish.Tag(ctx, tx, v.Ref, "latest"),
-				entpublish.Deprecate(ctx, tx, r.repository, v.Name, map[string]string{"1.0.0": "use @acme/lib"}),
-			)
+			// After an error a transaction only rolls back: nothing more is tried in it.
+			if err := entpublish.Tag(ctx, tx, v.Ref, "latest"); err != nil {
+				return err
+			}
+			return entpublish.Deprecate(ctx, tx, r.repository, v.Name, map[string]string{"1.0.0": "use @acme/lib"})
 		})
 		if err != nil {
 			return err

@@ -41,10 +41,10 @@ func markVersion(ctx context.Context, tx *entdb.Tx, ref Ref, softDeletedAt strin
 func setSoftDeleted(ctx context.Context, tx *entdb.Tx, t versions.Table, ref Ref, value string) error {
 	tag, err := tx.Pgx().Exec(ctx, `UPDATE `+t.Name+` SET soft_deleted_at = `+value+` WHERE `+isVersion(t), key(t, ref)...)
 	if err != nil {
-		return fmt.Errorf("version %s: %w", ref.Name, err)
+		return fmt.Errorf("version of %s: %w", quoted(ref.Name), err)
 	}
 	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("version %s: %w", ref.Name, ErrNotFound)
+		return fmt.Errorf("version of %s: %w", quoted(ref.Name), ErrNotFound)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ import (
 // and ErrFormat of entdb.
 func DeleteFile(ctx context.Context, tx *entdb.Tx, ref Ref, filePath string) error {
 	if err := deleteFile(ctx, tx, ref, filePath); err != nil {
-		return fmt.Errorf("delete file %s of %s: %w", filePath, ref.Name, err)
+		return fmt.Errorf("delete file %s of %s: %w", quoted(filePath), quoted(ref.Name), err)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (p publisher) replacedBy(ctx context.Context, id uuid.UUID) ([]schematype.D
 			return nil
 		}
 		if !replaceable(p.ref.Version, filePath) {
-			return fmt.Errorf("%w: file %s of release %s is %s, given is %s", ErrImmutable, filePath, p.ref.Version, digest, given[filePath])
+			return fmt.Errorf("%w: file %s of release %s is %s, given is %s", ErrImmutable, quoted(filePath), quoted(p.ref.Version), digest, given[filePath])
 		}
 		replaced = append(replaced, digest)
 		return nil
@@ -187,7 +187,7 @@ func distinctFiles(files []File) ([]File, error) {
 			return nil, err
 		}
 		if i > 0 && sorted[i-1].Path == f.Path {
-			return nil, fmt.Errorf("%w: file %s is given with blob %s and with %s", ErrInvalid, f.Path, sorted[i-1].Digest, f.Digest)
+			return nil, fmt.Errorf("%w: file %s is given with blob %s and with %s", ErrInvalid, quoted(f.Path), sorted[i-1].Digest, f.Digest)
 		}
 	}
 	return sorted, nil

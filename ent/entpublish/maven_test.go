@@ -49,7 +49,7 @@ func TestAC20MavenDeploy(t *testing.T) {
 
 	t.Run("a release is immutable, and nothing of a deploy that would change it is stored", func(t *testing.T) {
 		other := publishes(deploy(repository, "1.0", file("l-1.0-sources.jar", "sources", 5), file("l-1.0.jar", "other", 7)))
-		b.fails(t, entpublish.ErrImmutable, other, "l-1.0.jar of release 1.0")
+		b.fails(t, entpublish.ErrImmutable, other, `"l-1.0.jar" of release "1.0"`)
 		b.fails(t, entpublish.ErrConflict, other)
 		b.counts(t, repository, 1240, 1, 1240)
 	})
@@ -123,7 +123,7 @@ func TestMavenRefusesWhatItCannotStore(t *testing.T) {
 	b := setup(t)
 	repository, npm := b.repository(t, schematype.FormatMaven), b.repository(t, schematype.FormatNPM)
 	twice := deploy(repository, "1", file("a", "one", 1), file("a", "two", 2))
-	b.fails(t, entpublish.ErrInvalid, publishes(twice), "file a is given with blob")
+	b.fails(t, entpublish.ErrInvalid, publishes(twice), `file "a" is given with blob`)
 	b.fails(t, entpublish.ErrInvalid, publishes(deploy(repository, "1", file("", "one", 1))))
 	b.fails(t, entpublish.ErrInvalid, publishes(deploy(npm, "1", file("a", "one", 1))))
 	b.fails(t, entpublish.ErrInvalid, publishes(entpublish.Version{Ref: deploy(repository, "1").Ref, Blobs: []entpublish.Blob{blob("a", 1)}}))

@@ -17,16 +17,20 @@ import (
 // messages by version, as npm sends them. An empty message takes the
 // deprecation back. It changes no counter.
 //
-// Errors: ErrNotFound when a version is not there; ErrInvalid; ErrRepository,
+// Errors: ErrNotFound when a version is not there; ErrInvalid, also without any
+// message; ErrRepository,
 // ErrFormat, ErrVirtual, ErrSoftDeleted and ErrDeleting of entdb.
 func Deprecate(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name string, messages map[string]string) error {
 	if err := deprecate(ctx, tx, repositoryID, name, messages); err != nil {
-		return fmt.Errorf("deprecate versions of %s: %w", name, err)
+		return fmt.Errorf("deprecate versions of %s: %w", quoted(name), err)
 	}
 	return nil
 }
 
 func deprecate(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name string, messages map[string]string) error {
+	if len(messages) == 0 {
+		return fmt.Errorf("%w: there are no messages", ErrInvalid)
+	}
 	given := slices.Sorted(maps.Keys(messages))
 	texts := make([]string, 0, len(given))
 	for _, version := range given {
@@ -62,7 +66,7 @@ func deprecate(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name s
 	}
 	for _, version := range given {
 		if !slices.Contains(found, version) {
-			return fmt.Errorf("version %s: %w", version, ErrNotFound)
+			return fmt.Errorf("version %s: %w", quoted(version), ErrNotFound)
 		}
 	}
 	return nil

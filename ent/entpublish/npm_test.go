@@ -50,6 +50,7 @@ func TestAC17NPM(t *testing.T) {
 		require.False(t, b.db.NPMVersion.Query().Where(npmversion.DeprecationNotNil()).ExistX(t.Context()))
 		b.fails(t, entdb.ErrFormat, deprecates(b.repository(t, schematype.FormatMaven), map[string]string{"1": "x"}))
 		b.fails(t, entpublish.ErrInvalid, deprecates(repository, map[string]string{"1.0.1": "\xff"}))
+		b.fails(t, entpublish.ErrInvalid, deprecates(repository, nil), "no messages")
 	})
 
 	t.Run("AC17 unpublishing takes the tags along; what was unpublished can be published again", func(t *testing.T) {

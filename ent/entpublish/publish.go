@@ -32,7 +32,7 @@ import (
 func Publish(ctx context.Context, tx *entdb.Tx, v Version) (Published, error) {
 	published, err := publish(ctx, tx, v)
 	if err != nil {
-		return Published{}, fmt.Errorf("publish %s: %w", v.Name, err)
+		return Published{}, fmt.Errorf("publish %s: %w", quoted(v.Name), err)
 	}
 	return published, nil
 }

@@ -23,7 +23,7 @@ import (
 // ErrDeleting of entdb.
 func Tag(ctx context.Context, tx *entdb.Tx, ref Ref, tags ...string) error {
 	if err := tag(ctx, tx, ref, tags); err != nil {
-		return fmt.Errorf("tag %s: %w", ref.Name, err)
+		return fmt.Errorf("tag %s: %w", quoted(ref.Name), err)
 	}
 	return nil
 }
@@ -75,13 +75,16 @@ func putTags(ctx context.Context, tx *entdb.Tx, t versions.Table, ref Ref, versi
 // entdb.
 func Untag(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name, tag string) error {
 	if err := untag(ctx, tx, repositoryID, name, tag); err != nil {
-		return fmt.Errorf("untag %s:%s: %w", name, tag, err)
+		return fmt.Errorf("remove tag %s of %s: %w", quoted(tag), quoted(name), err)
 	}
 	return nil
 }
 
 func untag(ctx context.Context, tx *entdb.Tx, repositoryID uuid.UUID, name, tag string) error {
-	if err := errors.Join(checkText("name", name), checkText("tag", tag)); err != nil {
+	if err := checkText("name", name); err != nil {
+		return err
+	}
+	if err := checkText("tag", tag); err != nil {
 		return err
 	}
 	repository, err := tx.FindRepository(ctx, repositoryID)
