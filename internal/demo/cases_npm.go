@@ -27,21 +27,29 @@ func distTags(lines []publishes.Publish) (scenario, error) {
 				return err
 			}
 			return s.db.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
-				for _, v := range versions {
-					if err := entpublish.Tag(ctx, tx, s.ref(v), "latest", "next"); err != nil {
-						return err
-					}
-				}
-				for _, message := range []string{"use the next one", ""} {
-					if err := entpublish.Deprecate(ctx, tx, s.repository, first.Name, map[string]string{first.Version: message}); err != nil {
-						return err
-					}
-				}
-				return entpublish.Untag(ctx, tx, s.repository, first.Name, "next")
+				return errors.Join(s.moveTags(ctx, tx, versions), s.deprecateForAWhile(ctx, tx, first))
 			})
 		},
 		want: holding(versions...),
 	}, nil
+}
+
+func (s site) moveTags(ctx context.Context, tx *entdb.Tx, versions []publishes.Publish) error {
+	for _, v := range versions {
+		if err := entpublish.Tag(ctx, tx, s.ref(v), "latest", "next"); err != nil {
+			return err
+		}
+	}
+	return entpublish.Untag(ctx, tx, s.repository, versions[0].Name, "next")
+}
+
+func (s site) deprecateForAWhile(ctx context.Context, tx *entdb.Tx, p publishes.Publish) error {
+	for _, message := range []string{"use the next one", ""} {
+		if err := entpublish.Deprecate(ctx, tx, s.repository, p.Name, map[string]string{p.Version: message}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unpublished unpublishes one version, then all, then publishes one again.
