@@ -105,7 +105,7 @@ BEGIN
     -- Billing, dashboards, quotas; and the commands that show, explain and verify
     -- counters, which recount.
     GRANT SELECT ON namespaces, repositories, namespace_statistics, storage_ledger, reconciliation_requests, held_corrections, deletion_requests, blob_storage_deletions, backfills, atlas_schema_revisions TO stowage_reader;
-    GRANT SELECT ON container_manifests, maven_versions, npm_versions, blob_storage_blobs_by_namespace, counter_buckets TO stowage_reader;
+    GRANT SELECT ON container_manifests, maven_versions, npm_versions, blob_storage_attachments, blob_storage_blobs_by_namespace, counter_buckets TO stowage_reader;
     GRANT SELECT ON usage_progress, usage_hours, usage_adjustments, usage_closings TO stowage_reader;
 END
 $$;

@@ -92,9 +92,9 @@ func jsonFlag(cmd *cobra.Command, asJSON *bool) {
 
 func namespaceShowCommand() *cobra.Command {
 	var (
-		asJSON bool
-		after  string
-		limit  int
+		asJSON, unreferenced bool
+		after                string
+		limit                int
 	)
 	cmd := onStores(&cobra.Command{
 		Use:   "show <slug or id>",
@@ -115,9 +115,15 @@ func namespaceShowCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if unreferenced {
+			if overview.Unreferenced, err = i.Unreferenced(cmd.Context(), n); err != nil {
+				return err
+			}
+		}
 		return printed(cmd, asJSON, overview, func(p *printer) { printOverview(p, overview) })
 	})
 	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&unreferenced, "unreferenced", false, "show what no version needs, too; reads the keys of all blobs")
 	cmd.Flags().StringVar(&after, "after", "", "go on after the repository of this name")
 	limitFlag(cmd, &limit, 50, "repositories to show at most")
 	return cmd

@@ -188,6 +188,8 @@ func TestLooking(t *testing.T) {
 	code, stdout, stderr := runExit(t, "namespace", "reconcile", "acme", "--json", "--database-url", s.url)
 	require.Zero(t, code, stderr)
 	require.JSONEq(t, `{"requested": 1, "done": false}`, stdout)
+	s.exec(`INSERT INTO blob_storage_deletions (namespace_id, sha256, size_bytes, due_at) VALUES ($1, sha256('gone'), 4096, now())`, acme)
+	s.look("show-unreferenced", 0, "namespace", "show", "acme", "--unreferenced", "--limit", "1")
 	s.look("show-requested", 0, "namespace", "show", "acme", "--after", "libs")
 }
 

@@ -121,6 +121,10 @@ func printOverview(p *printer, o *inspect.Overview) {
 	} else {
 		printUsage(p, o.Usage)
 	}
+	if u := o.Unreferenced; u != nil {
+		p.line("unreferenced: %s in %s to be collected, which count; %s of %s to be deleted from storage, which do not",
+			size(u.Unattached.Bytes), plural(u.Unattached.Blobs, "blob"), size(u.Content.Bytes), plural(u.Content.Blobs, "collected blob"))
+	}
 	if len(o.Repositories) == 0 {
 		return
 	}

@@ -133,7 +133,7 @@ func (s *services) looks(reader string) {
 	password := filepath.Join(s.t.TempDir(), "password")
 	require.NoError(s.t, os.WriteFile(password, []byte("looks"), 0o600))
 	stores := []string{"--database-url", reader, "--redis-addresses", s.redis.Addr, "--redis-username", "looker", "--redis-password-file", password}
-	for _, look := range []string{"namespace show roles", "namespace explain roles", "namespace verify --all", "buffer show", "buffer show --bucket 1"} {
+	for _, look := range []string{"namespace show roles --unreferenced", "namespace explain roles", "namespace verify --all", "buffer show", "buffer show --bucket 1"} {
 		code, _, stderr := runExit(s.t, append(strings.Fields(look), stores...)...)
 		require.Zero(s.t, code, "%s: %s", look, stderr)
 		require.NotContains(s.t, stderr, "without what is buffered")

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/internal/blobs"
 )
 
 // Content is what a collected blob has left in the registry's storage.
@@ -120,17 +121,6 @@ type Unreferenced struct {
 // has no blobs, but content until DeleteContent has deleted it; one that never was has
 // neither, which is no error.
 func FindUnreferenced(ctx context.Context, tx *entdb.Tx, namespaceID uuid.UUID) (Unreferenced, error) {
-	var u Unreferenced
-	err := tx.Pgx().QueryRow(ctx, `
-		SELECT count(*), coalesce(sum(size_bytes), 0)::bigint,
-			(SELECT count(*) FROM blob_storage_deletions d WHERE d.namespace_id = $1),
-			(SELECT coalesce(sum(size_bytes), 0)::bigint FROM blob_storage_deletions d WHERE d.namespace_id = $1)
-		FROM blob_storage_blobs_by_namespace b
-		WHERE namespace_id = $1 AND NOT EXISTS (
-			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = b.namespace_id AND a.sha256 = b.sha256)`, namespaceID).
-		Scan(&u.Unattached.Blobs, &u.Unattached.Bytes, &u.Content.Blobs, &u.Content.Bytes)
-	if err != nil {
-		return Unreferenced{}, fmt.Errorf("unreferenced blobs: %w", err)
-	}
-	return u, nil
+	u, err := blobs.FindUnreferenced(ctx, tx.Pgx(), namespaceID)
+	return Unreferenced{Figures(u.Unattached), Figures(u.Content)}, err
 }

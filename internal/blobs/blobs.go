@@ -187,3 +187,31 @@ func remove(ctx context.Context, tx pgx.Tx, namespace uuid.UUID, locked [][]byte
 	}
 	return removed, nil
 }
+
+// Figures are a number of blobs and their sizes in bytes.
+type Figures struct{ Blobs, Bytes int64 }
+
+// Unreferenced is what a namespace has that no version needs.
+type Unreferenced struct {
+	// Unattached blobs count as stored.
+	Unattached Figures
+	// Content is that of collected blobs, and counts no more.
+	Content Figures
+}
+
+// FindUnreferenced is that of entpublish, also for those who only read.
+func FindUnreferenced(ctx context.Context, tx pgx.Tx, namespace uuid.UUID) (Unreferenced, error) {
+	var u Unreferenced
+	err := tx.QueryRow(ctx, `
+		SELECT count(*), coalesce(sum(size_bytes), 0)::bigint,
+			(SELECT count(*) FROM blob_storage_deletions d WHERE d.namespace_id = $1),
+			(SELECT coalesce(sum(size_bytes), 0)::bigint FROM blob_storage_deletions d WHERE d.namespace_id = $1)
+		FROM blob_storage_blobs_by_namespace b
+		WHERE namespace_id = $1 AND NOT EXISTS (
+			SELECT FROM blob_storage_attachments a WHERE a.namespace_id = b.namespace_id AND a.sha256 = b.sha256)`, namespace).
+		Scan(&u.Unattached.Blobs, &u.Unattached.Bytes, &u.Content.Blobs, &u.Content.Bytes)
+	if err != nil {
+		return Unreferenced{}, fmt.Errorf("unreferenced blobs: %w", err)
+	}
+	return u, nil
+}

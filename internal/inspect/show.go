@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
+	"github.com/stowage-dev/stowage/internal/blobs"
 	"github.com/stowage-dev/stowage/internal/usage"
 )
 
@@ -25,8 +26,42 @@ type Overview struct {
 	// Usage is nil when the namespace has no statistics row.
 	Usage        *usage.Usage      `json:"usage"`
 	Repositories []RepositoryUsage `json:"repositories"`
+	// Unreferenced is nil unless it was asked for.
+	Unreferenced *Unreferenced `json:"unreferenced,omitempty"`
 	// Next is the name of the last repository when there are more.
 	Next string `json:"next,omitempty"`
+}
+
+// Figures are a number of blobs and their sizes in bytes.
+type Figures struct {
+	Blobs int64 `json:"blobs"`
+	Bytes int64 `json:"bytes"`
+}
+
+// Unreferenced is what a namespace has that no version needs, as
+// entpublish.Unreferenced: blobs that were not collected yet, which count, and content
+// of collected ones that was not deleted yet, which does not.
+type Unreferenced struct {
+	Unattached Figures `json:"unattached"`
+	Content    Figures `json:"content"`
+}
+
+// Unreferenced reads what no version of a namespace needs. It reads the keys of all its
+// blobs: a second for a million.
+func (i *Inspector) Unreferenced(ctx context.Context, n Namespace) (*Unreferenced, error) {
+	var u Unreferenced
+	err := i.read(ctx, func(tx pgx.Tx) error {
+		if err := setTimeout(ctx, tx, recountTimeout); err != nil {
+			return err
+		}
+		found, err := blobs.FindUnreferenced(ctx, tx, n.ID)
+		u = Unreferenced{Figures(found.Unattached), Figures(found.Content)}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &u, nil
 }
 
 // Show reads a namespace and up to limit of its repositories in the order of their
