@@ -140,7 +140,7 @@ func (s *services) ownRows(namespaces int) []uuid.UUID {
 		return err
 	}))
 	s.exec(`INSERT INTO repositories (id, namespace_id, name, format, kind)
-		SELECT gen_random_uuid(), n.id, 'r' || format, format, 1 FROM namespaces n, generate_series(1, 3) AS format`)
+		SELECT gen_random_uuid(), n.id, format::text, format, 1 FROM namespaces n, generate_series(1, 3) AS format`)
 	s.exec(legacySQL)
 	rows, err := s.pool.Query(s.t.Context(), `SELECT id FROM namespaces ORDER BY slug`)
 	require.NoError(s.t, err)
