@@ -62,7 +62,7 @@ type UsageAdjustment struct {
 	Change Counters
 }
 
-// History reads the closed hours of a namespace from from on and before to. It goes
+// History reads the closed hours of a namespace, those not before from and before to. It goes
 // on when the namespace is deleted, by its id. Errors: ErrNilID, ErrHistoryRange,
 // ErrNoHistory.
 func (c *Client) History(ctx context.Context, id uuid.UUID, from, to time.Time) (History, error) {

@@ -30,8 +30,8 @@ type progress struct {
 // begin makes the row, once: history starts with the next whole hour.
 func begin(ctx context.Context, db pgdb.DB, now time.Time) error {
 	_, err := db.Exec(ctx, `
-		INSERT INTO usage_progress (id, since, hour, after_namespace_id, sealed, fence)
-		SELECT 1, next, next, $2, next, '{}'
+		INSERT INTO usage_progress (id, since, after_namespace_id, hour, fence, sealed)
+		SELECT 1, next, $2, next, '{}', next
 		FROM (SELECT date_trunc('hour', least(clock_timestamp(), $1), 'UTC') + interval '1 hour') AS h (next)
 		ON CONFLICT DO NOTHING`, now, uuid.Nil)
 	return err

@@ -31,7 +31,7 @@ type History struct {
 	Hours []Hour
 }
 
-// Read gives the closed hours of the namespace from from on and before to. Errors:
+// Read gives the closed hours of the namespace, those not before from and before to. Errors:
 // ErrRange, ErrNotFound.
 func Read(ctx context.Context, db DB, namespace uuid.UUID, from, to time.Time) (History, error) {
 	from, to = from.UTC(), to.UTC()
