@@ -145,6 +145,15 @@ func (c Collected) Bytes() int64 {
 	return sum
 }
 
+// Total is how many blobs were taken out, and the sum of their sizes.
+func Total(all []Collected) (blobs, bytes int64) {
+	for _, c := range all {
+		blobs += int64(len(c.Blobs))
+		bytes += c.Bytes()
+	}
+	return blobs, bytes
+}
+
 // collect looks at the attachments after it has the locks, in a new statement: a
 // publish that held a blob while its lock was waited for may have attached it.
 func collect(ctx context.Context, tx pgx.Tx, namespace uuid.UUID, digests [][]byte, grace Grace) ([]Blob, error) {

@@ -80,11 +80,7 @@ func batch(ctx context.Context, tx *entdb.Tx, after string, limit int, grace tim
 }
 
 func counting(collected []blobs.Collected, m *metrics.Upkeep) (changed int64, committed func()) {
-	var bytes int64
-	for _, c := range collected {
-		changed += int64(len(c.Blobs))
-		bytes += c.Bytes()
-	}
+	changed, bytes := blobs.Total(collected)
 	return changed, func() {
 		m.CollectedBlobs.Add(float64(changed))
 		m.CollectedBytes.Add(float64(bytes))

@@ -70,10 +70,7 @@ func (w *Worker) removeFromNamespace(ctx context.Context, tx *entdb.Tx, id uuid.
 	}
 	var did done
 	collected, err := blobs.Collect(ctx, tx, page.Unattached, blobs.Grace{Content: w.grace})
-	for _, c := range collected {
-		did.blobs += int64(len(c.Blobs))
-		did.bytes += c.Bytes()
-	}
+	did.blobs, did.bytes = blobs.Total(collected)
 	return did, err
 }
 
