@@ -76,6 +76,13 @@ type Progress struct {
 	FinishedAt *time.Time
 }
 
+// progressColumns are those of the fields.
+const progressColumns = `state, rows_seen, rows_changed, rows_expected, started_at, updated_at, finished_at`
+
+func (p *Progress) fields() []any {
+	return []any{&p.State, &p.RowsSeen, &p.RowsChanged, &p.RowsExpected, &p.StartedAt, &p.UpdatedAt, &p.FinishedAt}
+}
+
 // ErrState says that the state of a backfill does not allow what was asked for; the
 // text says what does.
 var ErrState = errors.New("nothing was changed")
@@ -151,8 +158,7 @@ func change(ctx context.Context, db pgdb.DB, name, done string, to State, from .
 func Read(ctx context.Context, db pgdb.DB, name string) (Progress, error) {
 	p := Progress{Name: name}
 	err := db.QueryRow(ctx, `
-		SELECT state, rows_seen, rows_changed, rows_expected, started_at, updated_at, finished_at FROM backfills WHERE name = $1`, name).
-		Scan(&p.State, &p.RowsSeen, &p.RowsChanged, &p.RowsExpected, &p.StartedAt, &p.UpdatedAt, &p.FinishedAt)
+		SELECT `+progressColumns+` FROM backfills WHERE name = $1`, name).Scan(p.fields()...)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Progress{}, fmt.Errorf("backfill %s: %w", name, err)
 	}

@@ -77,6 +77,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // step does one batch.
 func (w *Worker) step(ctx context.Context, b Backfill) (goesOn bool, err error) {
 	var page Page
+	var progress Progress
 	var runs bool
 	err = w.deps.DB.WithTx(ctx, func(ctx context.Context, tx *entdb.Tx) error {
 		var after string
@@ -86,7 +87,8 @@ func (w *Worker) step(ctx context.Context, b Backfill) (goesOn bool, err error) 
 		if page, err = b.Batch(ctx, tx, after, b.Limit); err != nil {
 			return err
 		}
-		return keep(ctx, tx.Pgx(), b.Name, page)
+		progress, err = keep(ctx, tx.Pgx(), b.Name, page)
+		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("backfill %s: %w", b.Name, err)
@@ -94,26 +96,22 @@ func (w *Worker) step(ctx context.Context, b Backfill) (goesOn bool, err error) 
 	if !runs {
 		return false, nil
 	}
-	return !page.Done, w.report(ctx, b, page)
+	w.report(ctx, b, page, progress)
+	return !page.Done, nil
 }
 
-func (w *Worker) report(ctx context.Context, b Backfill, page Page) error {
+func (w *Worker) report(ctx context.Context, b Backfill, page Page, p Progress) {
 	if page.Committed != nil {
 		page.Committed()
 	}
 	w.deps.Metrics.BackfillRows.WithLabelValues(b.Name, metrics.RowsSeen).Add(float64(page.Seen))
 	w.deps.Metrics.BackfillRows.WithLabelValues(b.Name, metrics.RowsChanged).Add(float64(page.Changed))
-	p, err := Read(ctx, w.deps.Pool, b.Name)
-	if err != nil {
-		return err
-	}
 	log := w.deps.Log.With("backfill", b.Name, "rows_seen", p.RowsSeen, "rows_changed", p.RowsChanged, "rows_expected", p.RowsExpected)
 	if page.Done {
 		log.InfoContext(ctx, "backfill finished", "duration", p.UpdatedAt.Sub(p.StartedAt))
 	} else {
 		log.DebugContext(ctx, "backfill goes on")
 	}
-	return nil
 }
 
 // lock reads where a running backfill stands and keeps everybody else from it; runs
@@ -129,15 +127,18 @@ func lock(ctx context.Context, tx pgx.Tx, name string) (after string, runs bool,
 	return after, err == nil, err
 }
 
-func keep(ctx context.Context, tx pgx.Tx, name string, page Page) error {
+func keep(ctx context.Context, tx pgx.Tx, name string, page Page) (Progress, error) {
 	state := Running
 	if page.Done {
 		state = Finished
 	}
-	_, err := tx.Exec(ctx, `
+	p := Progress{Name: name}
+	err := tx.QueryRow(ctx, `
 		UPDATE backfills
 		SET last_key = $2, rows_seen = rows_seen + $3, rows_changed = rows_changed + $4, state = $5,
 			updated_at = clock_timestamp(), finished_at = CASE WHEN $6 THEN clock_timestamp() END
-		WHERE name = $1`, name, page.Last, page.Seen, page.Changed, state, page.Done)
-	return err
+		WHERE name = $1
+		RETURNING `+progressColumns, name, page.Last, page.Seen, page.Changed, state, page.Done).
+		Scan(p.fields()...)
+	return p, err
 }
