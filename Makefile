@@ -9,7 +9,9 @@ LAB := bin/stowagelab
 LINTER := bin/golangci-lint
 BASE ?= $(shell git merge-base HEAD origin/main || echo origin/main)
 ATLAS := bin/atlas
-MODULES := . internal/tools internal/atlascli testdata/importer
+MODULES := . internal/tools internal/atlascli internal/bench testdata/importer
+# Flags of the benchmarks; --help lists them.
+BENCH ?=
 # Neither what is generated, nor roles.sql: pg_format spoils its DO blocks.
 SQL = $(filter-out migrate/schema.sql migrate/roles.sql migrate/migrations/%_river.sql,$(wildcard migrate/*.sql migrate/*/*.sql))
 # Vet is part of lint, and nobody debugs these binaries: both cost a minute.
@@ -34,6 +36,7 @@ test: build-lab $(LINTER) $(ATLAS) ## Set-up, then all tests, with the race dete
 	$(LAB) setup --tests
 	$(LAB) run -- go test $(TESTFLAGS) ./...
 	$(LAB) run -- go -C testdata/importer run .
+	go -C internal/bench test $(TESTFLAGS) ./...
 
 # One package at a time and few tests at once: a server with stock settings takes
 # 100 connections. The open Atlas CLI knows no PostgreSQL after 15.
@@ -41,6 +44,11 @@ test: build-lab $(LINTER) $(ATLAS) ## Set-up, then all tests, with the race dete
 migrate/matrix: build-lab ## Set-up, then the tests of the migrations on every version of PostgreSQL, and a table of timings
 	$(LAB) setup --tests --postgres
 	$(LAB) matrix -- go test $(TESTFLAGS) -p 1 -parallel 4 -skip '^TestAtlasCLI' ./migrate ./internal/schemadiff ./internal/rivermigration
+
+.PHONY: bench
+bench: build ## Set-up, then every figure of internal/bench/README.md, in about half an hour on a machine that does nothing else
+	$(LAB) setup --tests --postgres
+	go -C internal/bench run . $(BENCH)
 
 .PHONY: build
 build: build-lab ## Build bin/stowage and bin/stowagelab
@@ -101,6 +109,7 @@ lint: $(LINTER) ## Lint every module
 	$(LINTER) config verify
 	$(LINTER) run
 	cd testdata/importer && ../../$(LINTER) run --config ../../.golangci.yaml
+	cd internal/bench && ../../$(LINTER) run --config ../../.golangci.yaml
 
 # The linter is built from internal/tools, in a few minutes, when its version
 # there changes.

@@ -39,11 +39,12 @@ func TestPostgresStartsAndLeavesNothing(t *testing.T) {
 
 func TestPostgresDurable(t *testing.T) {
 	t.Parallel()
-	p, err := StartPostgres(t.Context(), PostgresOptions{Durable: true})
+	p, err := StartPostgres(t.Context(), PostgresOptions{Durable: true, Settings: []string{"work_mem=7MB"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	conn, err := pgx.Connect(t.Context(), p.URL())
 	require.NoError(t, err)
+	require.Equal(t, "7MB", setting(t, conn, "work_mem"))
 	require.Equal(t, "on", setting(t, conn, "fsync"))
 	require.Equal(t, "64", setting(t, conn, "max_locks_per_transaction"))
 	require.NoError(t, conn.Close(context.Background()))

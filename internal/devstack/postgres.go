@@ -26,6 +26,8 @@ type PostgresOptions struct {
 	// the speed of commits is a real one. Without it nothing survives a crash
 	// of the machine, which is all that tests need.
 	Durable bool
+	// Settings are further ones, as "shared_buffers=1GB".
+	Settings []string
 }
 
 // Postgres is a throw-away PostgreSQL server, bound to loopback, whose only
@@ -181,7 +183,7 @@ func (p *Postgres) serverArgs() []string {
 		settings = append(settings, "fsync=off", "full_page_writes=off")
 	}
 	args := []string{"-D", p.data()}
-	for _, s := range settings {
+	for _, s := range append(settings, p.opts.Settings...) {
 		args = append(args, "-c", s)
 	}
 	return args

@@ -1,0 +1,3 @@
+package main
+
+func drainMeasures() []measure { return nil }

@@ -1,0 +1,3 @@
+package main
+
+func emitMeasures() []measure { return nil }

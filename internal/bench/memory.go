@@ -1,0 +1,3 @@
+package main
+
+func memoryMeasures() []measure { return nil }

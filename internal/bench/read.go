@@ -1,0 +1,3 @@
+package main
+
+func readMeasures() []measure { return nil }
