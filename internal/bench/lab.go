@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/devstack"
@@ -183,4 +185,24 @@ func statements(ctx context.Context, pool *pgxpool.Pool, all ...string) error {
 		}
 	}
 	return nil
+}
+
+// perSecond is how often each second op succeeds, when so many workers call it n
+// times together. An error of op ends it.
+func perSecond(ctx context.Context, workers, n int, op func(ctx context.Context, i int) error) (float64, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	var next atomic.Int64
+	began := time.Now()
+	for range workers {
+		group.Go(func() error {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := op(ctx, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	return float64(n) / time.Since(began).Seconds(), err
 }
