@@ -46,7 +46,7 @@ type lab struct {
 // settings are what an administrator sets first: the defaults are for a machine of
 // 1996, and a benchmark under them would measure checkpoints. Durability is untouched.
 func settings() []string {
-	return []string{"shared_buffers=1GB", "max_wal_size=8GB", "wal_compression=lz4", "checkpoint_timeout=30min"}
+	return []string{"shared_buffers=1GB", "max_wal_size=8GB", "wal_compression=on", "checkpoint_timeout=30min"}
 }
 
 // startLab starts the servers and makes the migrated template.
