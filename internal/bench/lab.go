@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
+	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/devstack"
 	"github.com/stowage-dev/stowage/internal/pgdb"
 	"github.com/stowage-dev/stowage/internal/redisconn"
@@ -137,6 +138,16 @@ func (l *lab) pool(ctx context.Context, databaseURL string, connections int) (*p
 	return pool, nil
 }
 
+// newDatabase makes a migrated database and a pool on it, with at most so many
+// connections.
+func (l *lab) newDatabase(ctx context.Context, connections int) (*pgxpool.Pool, error) {
+	databaseURL, err := l.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.pool(ctx, databaseURL, connections)
+}
+
 // redis empties the server and opens a client of it.
 func (l *lab) redis(ctx context.Context) (rueidis.Client, error) {
 	client, err := redisconn.Open(l.server.Reach(), "stowage-bench")
@@ -145,6 +156,11 @@ func (l *lab) redis(ctx context.Context) (rueidis.Client, error) {
 	}
 	l.onClose(func() error { client.Close(); return nil })
 	return client, client.Do(ctx, client.B().Flushall().Build()).Error()
+}
+
+// newBuffer is on a server that redis has emptied.
+func newBuffer(redis rueidis.Client) *buffer.Buffer {
+	return buffer.New(redis, buffer.Config{TTL: 240 * time.Hour, LeaseTTL: time.Minute})
 }
 
 // client makes a registry's client.
