@@ -51,14 +51,14 @@ func settings() []string {
 }
 
 // startLab starts the servers and makes the migrated template.
-func startLab(ctx context.Context, scale float64, progress *slog.Logger) (_ *lab, err error) {
+func startLab(ctx context.Context, version int, scale float64, progress *slog.Logger) (_ *lab, err error) {
 	l := &lab{scale: scale, progress: progress}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.stop())
 		}
 	}()
-	if l.postgres, err = devstack.StartPostgres(ctx, devstack.PostgresOptions{Version: postgresVersion, Durable: true, Settings: settings()}); err != nil {
+	if l.postgres, err = devstack.StartPostgres(ctx, devstack.PostgresOptions{Version: version, Durable: true, Settings: settings()}); err != nil {
 		return nil, err
 	}
 	if l.server, err = devstack.StartRedis(ctx, devstack.RedisOptions{}); err != nil {

@@ -22,8 +22,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// options are the flags.
+// options are the flags, and postgres, which tests set.
 type options struct {
+	// postgres is the version of the server, as devstack takes it.
+	postgres   int
 	only       []string
 	rounds     int
 	scale      float64
@@ -43,7 +45,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var opts options
+	opts := options{postgres: postgresVersion}
 	cmd := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure Stowage against its alternatives and write a report",
@@ -85,17 +87,19 @@ func (o options) choose() ([]measure, error) {
 	if len(o.only) == 0 {
 		return all, nil
 	}
-	var chosen []measure
 	for _, id := range o.only {
-		found := slices.DeleteFunc(slices.Clone(all), func(m measure) bool {
-			return !strings.EqualFold(m.ID, id) && !strings.HasPrefix(m.ID, strings.ToUpper(id)+"-")
-		})
-		if len(found) == 0 {
+		if !slices.ContainsFunc(all, func(m measure) bool { return m.is(id) }) {
 			return nil, fmt.Errorf("--only %s: there is no such measure; there are %s", id, ids(all))
 		}
-		chosen = append(chosen, found...)
 	}
-	return chosen, nil
+	return slices.DeleteFunc(all, func(m measure) bool { return !slices.ContainsFunc(o.only, m.is) }), nil
+}
+
+// is reports whether the id names the measure, or the requirement that has it and
+// others: P4 names P4-update, too.
+func (m measure) is(id string) bool {
+	requirement, _, _ := strings.Cut(m.ID, "-")
+	return strings.EqualFold(id, m.ID) || strings.EqualFold(id, requirement)
 }
 
 func ids(all []measure) string {
@@ -109,7 +113,10 @@ func ids(all []measure) string {
 // run takes the measures and writes the report. Interrupted, it writes nothing.
 func (o options) run(ctx context.Context, out io.Writer, chosen []measure) (err error) {
 	progress := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	l, err := startLab(ctx, o.scale, progress)
+	if err := os.MkdirAll(o.out, 0o755); err != nil { // half an hour before it is needed
+		return err
+	}
+	l, err := startLab(ctx, o.postgres, o.scale, progress)
 	if err != nil {
 		return err
 	}
@@ -196,9 +203,6 @@ func (o options) write(out io.Writer, r report) error {
 	}
 	if missed := r.missed(); len(missed) > 0 {
 		fmt.Fprintf(out, "missed: %s\n", strings.Join(missed, ", "))
-	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return err
 	}
 	files := map[string]func(io.Writer) error{"report.json": r.json, "report.md": r.markdown}
 	for _, g := range r.Growth {
