@@ -200,12 +200,16 @@ func TestLint(t *testing.T) {
 			[]string{"testdata/importer/code.go", "package clean\n\nfunc init() {}\n"},
 			[]string{"gochecknoinits"},
 		},
+		"fails on the benchmarks": {
+			[]string{"internal/bench/code.go", "package clean\n\nfunc init() {}\n"},
+			[]string{"gochecknoinits"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tr := newTree(t, "Makefile", ".golangci.yaml")
 			tr.link(t, "bin", "internal/tools")
-			for _, module := range []string{"", "testdata/importer/"} {
+			for _, module := range []string{"", "internal/bench/", "testdata/importer/"} {
 				tr.write(t, module+"go.mod", "module example.invalid/clean\n\ngo 1.26\n")
 				tr.write(t, module+"clean.go", clean)
 			}
