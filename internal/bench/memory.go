@@ -24,7 +24,7 @@ const (
 	// looks is how often it is asked whether the worker has finished.
 	looks = 100 * time.Millisecond
 
-	dirtyScopes        = 1_000_000
+	drainedScopes      = 1_000_000
 	scopesPerNamespace = 20 // the namespace itself, and 19 repositories
 	emitters           = 64
 
@@ -85,6 +85,7 @@ func (w *workplace) peak(ctx context.Context, done func(ctx context.Context) (bo
 			err = closed
 		}
 	}()
+	began := time.Now()
 	look := time.NewTicker(looks)
 	defer look.Stop()
 	for {
@@ -96,7 +97,9 @@ func (w *workplace) peak(ctx context.Context, done func(ctx context.Context) (bo
 		case <-look.C:
 		}
 		if finished, err := done(ctx); err != nil || finished {
-			return highWater(cmd.Process.Pid), err
+			mib = highWater(cmd.Process.Pid)
+			w.progress.InfoContext(ctx, "a worker has finished", "peak_mib", number(mib), "took", time.Since(began).Round(time.Second))
+			return mib, err
 		}
 	}
 }
@@ -124,7 +127,7 @@ func prepareDrained(ctx context.Context, l *lab) (sides, error) {
 	}
 	l.progress.InfoContext(ctx, "making the scopes that are drained")
 	err = statements(ctx, w.pool,
-		fmt.Sprintf(`INSERT INTO namespaces (id, slug) SELECT gen_random_uuid(), 'n' || n FROM generate_series(1, %d) AS n`, l.size(dirtyScopes/scopesPerNamespace)),
+		fmt.Sprintf(`INSERT INTO namespaces (id, slug) SELECT gen_random_uuid(), 'n' || n FROM generate_series(1, %d) AS n`, l.size(drainedScopes/scopesPerNamespace)),
 		fmt.Sprintf(`INSERT INTO repositories (id, namespace_id, name, format, kind)
 			SELECT gen_random_uuid(), id, 'r' || r, 3, 1 FROM namespaces, generate_series(2, %d) AS r`, scopesPerNamespace),
 		`UPDATE namespace_statistics SET last_reconciled_at = now(), reconciliation_marker = now()`,

@@ -55,7 +55,7 @@ func prepareRecounts(ctx context.Context, l *lab, peer string) (sides, error) {
 	if err := pool.QueryRow(ctx, `SELECT namespace_id FROM repositories LIMIT 1`).Scan(&largest); err != nil {
 		return sides{}, err
 	}
-	want := accounting.Counters{Bytes: int64(l.size(recountLargest)) * blobSize, Components: int64(l.size(recountVersions))}
+	want := accounting.Counters{Bytes: int64(l.size(recountLargest)) * recountBlobSize, Components: int64(l.size(recountVersions))}
 	sum := `SELECT sum(size_bytes)::bigint FROM ` + peer + ` WHERE namespace_id = $1`
 	return sides{
 		ours: func(ctx context.Context) (float64, error) {
@@ -82,7 +82,7 @@ func recount(ctx context.Context, pool *pgxpool.Pool, namespace uuid.UUID, want 
 	})
 }
 
-const blobSize = 1 << 20
+const recountBlobSize = 1 << 20
 
 // blobsToRecount fills both tables of blobs, without the triggers, which would fill
 // the second row by row. The blobs of the largest namespace lie between all others,
@@ -102,7 +102,7 @@ func blobsToRecount(ctx context.Context, l *lab, pool *pgxpool.Pool) error {
 		fmt.Sprintf(`INSERT INTO blob_storage_blobs (namespace_id, sha256, size_bytes)
 			SELECT ids.id, sha256(int4send(b)), %[4]d
 			FROM generate_series(0, %[1]d - 1) AS b JOIN ids ON n = CASE WHEN b::bigint * %[2]d %% %[1]d < %[2]d THEN 0 ELSE 1 + b %% (%[3]d - 1) END`,
-			blobs, largest, namespaces, blobSize),
+			blobs, largest, namespaces, recountBlobSize),
 		`INSERT INTO blob_storage_blobs_by_namespace SELECT namespace_id, sha256, size_bytes FROM blob_storage_blobs`,
 		`RESET session_replication_role`,
 		`VACUUM ANALYZE`)
