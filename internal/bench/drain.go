@@ -145,7 +145,7 @@ func (d *drained) work(ctx context.Context, l *lab, cfg *config.Config) error {
 	var err error
 	d.client, err = river.NewClient(riverpgxv5.New(d.pool), &river.Config{
 		Schema: "river", Logger: slog.New(slog.DiscardHandler), Workers: workers,
-		Queues:     map[string]river.QueueConfig{tickQueue: {MaxWorkers: 1}, drain.Queue: {MaxWorkers: cfg.Drain.Workers}},
+		Queues:     map[string]river.QueueConfig{tickQueue: {MaxWorkers: 1}, drain.Queue: drain.QueueConfig(cfg.Drain.Workers)},
 		Middleware: []rivertype.Middleware{river.WorkerMiddlewareFunc(d.tell)},
 	})
 	if err != nil {

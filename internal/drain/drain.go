@@ -11,6 +11,7 @@ import (
 
 	"github.com/coder/quartz"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
 
 	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/metrics"
@@ -21,6 +22,16 @@ import (
 // not in it: it must not wait behind the buckets of the tick before, nor keep
 // them waiting.
 const Queue = "drain"
+
+// fetchCooldown is how soon a bucket that is done is followed by the next one. River's
+// default of 100 ms would keep small buckets waiting: 256 of them, four at a time, for
+// more than six seconds.
+const fetchCooldown = 5 * time.Millisecond
+
+// QueueConfig is for a process that drains so many buckets at once.
+func QueueConfig(buckets int) river.QueueConfig {
+	return river.QueueConfig{MaxWorkers: buckets, FetchCooldown: fetchCooldown}
+}
 
 // Config is how draining is paced.
 type Config struct {

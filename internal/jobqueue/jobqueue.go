@@ -122,7 +122,7 @@ func New(deps Deps, cfg Config) (*Queue, error) {
 		Logger:  deps.Log,
 		Workers: workers,
 		Queues: map[string]river.QueueConfig{
-			drain.Queue:               {MaxWorkers: cfg.DrainWorkers},
+			drain.Queue:               drain.QueueConfig(cfg.DrainWorkers),
 			reconcile.QueueNamespaces: {MaxWorkers: cfg.Reconcile.MaxInFlight},
 		},
 		Plugins:                     plugins(deps.TracerProvider),
