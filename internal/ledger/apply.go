@@ -175,7 +175,7 @@ func enter(ctx context.Context, tx pgx.Tx, c columns) (map[entry]accounting.Outc
 	entered := map[entry]accounting.Outcome{}
 	var e entry
 	var outcome accounting.Outcome
-	_, err = pgx.ForEachRow(rows, []any{&e.batch, &e.scope, &outcome}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&e.batch), (*[16]byte)(&e.scope), &outcome}, func() error {
 		entered[e] = outcome
 		return nil
 	})
@@ -204,10 +204,10 @@ func judge(flushes []accounting.Flush, entered map[entry]accounting.Outcome) []R
 // columns are flushes turned by a quarter, as the statement takes them, and the
 // ids of the rows to lock.
 type columns struct {
-	batches, scopes, owners               []uuid.UUID
+	batches, scopes, owners               ids
 	kinds                                 []int16
 	markers, bytes, components, emissions []int64
-	repositories, namespaces              []uuid.UUID
+	repositories, namespaces              ids
 }
 
 func columnsOf(flushes []accounting.Flush) columns {

@@ -23,8 +23,12 @@ const (
 	lockNamespaces   = `SELECT FROM namespace_statistics WHERE namespace_id = ANY ($1) ORDER BY namespace_id FOR NO KEY UPDATE`
 )
 
+// ids are UUIDs that pgx sends as they are. Of each uuid.UUID it makes a text first, by
+// way of an error, which was most of the time that a drain itself took.
+type ids = [][16]byte
+
 // lock locks the rows with the given ids and returns how many there are.
-func lock(ctx context.Context, tx pgx.Tx, statement string, ids []uuid.UUID) (int, error) {
+func lock(ctx context.Context, tx pgx.Tx, statement string, ids ids) (int, error) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
@@ -36,7 +40,7 @@ func lock(ctx context.Context, tx pgx.Tx, statement string, ids []uuid.UUID) (in
 // batch, it makes the partitions of all of them and runs fn once more: the job
 // that makes them ahead may not have run, and a flush may be older than the
 // database.
-func inLedger(ctx context.Context, db DB, batches []uuid.UUID, fn func(tx pgx.Tx) error) error {
+func inLedger(ctx context.Context, db DB, batches ids, fn func(tx pgx.Tx) error) error {
 	err := pgdb.InTx(ctx, db, fn)
 	if !pgdb.IsNoPartition(err) {
 		return err

@@ -67,7 +67,7 @@ type WriteBack struct {
 // needs no value: all of its deltas have markers that are not smaller.
 func WriteBackRepositories(ctx context.Context, db DB, pass Pass, values []Value) (WriteBack, error) {
 	var result WriteBack
-	err := inLedger(ctx, db, []uuid.UUID{pass.Batch}, func(tx pgx.Tx) error {
+	err := inLedger(ctx, db, ids{pass.Batch}, func(tx pgx.Tx) error {
 		var err error
 		result, err = writeBack(ctx, tx, repositoryRows(), pass, values)
 		return err
@@ -85,7 +85,7 @@ func WriteBackRepositories(ctx context.Context, db DB, pass Pass, values []Value
 func WriteBackNamespace(ctx context.Context, db DB, pass Pass, value accounting.Counters) (WriteBack, error) {
 	values := []Value{{Scope: accounting.NamespaceScope(pass.Namespace), Counters: value}}
 	var result WriteBack
-	err := inLedger(ctx, db, []uuid.UUID{pass.Batch}, func(tx pgx.Tx) error {
+	err := inLedger(ctx, db, ids{pass.Batch}, func(tx pgx.Tx) error {
 		var err error
 		if result, err = writeBack(ctx, tx, namespaceRows(), pass, values); err != nil || result.Fenced > 0 || result.Held > 0 {
 			return err
@@ -158,11 +158,11 @@ func (r rows) sql(statement string) string {
 }
 
 func writeBack(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Value) (WriteBack, error) {
-	ids := make([]uuid.UUID, len(values))
+	scopes := make(ids, len(values))
 	for i, v := range values {
-		ids[i] = v.Scope.ID
+		scopes[i] = v.Scope.ID
 	}
-	locked, err := lock(ctx, tx, kind.lock, ids)
+	locked, err := lock(ctx, tx, kind.lock, scopes)
 	if err != nil {
 		return WriteBack{}, err
 	}
@@ -207,7 +207,7 @@ func compare(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, values []Valu
 		return nil, err
 	}
 	due := make([]Correction, 0, len(values))
-	var id uuid.UUID
+	var id [16]byte
 	var value, old accounting.Counters
 	var since accounting.Marker
 	_, err = pgx.ForEachRow(result, []any{&id, &value.Bytes, &value.Components, &old.Bytes, &old.Components, &since}, func() error {
@@ -247,12 +247,12 @@ func write(ctx context.Context, tx pgx.Tx, kind rows, pass Pass, due []Correctio
 
 // counterColumns are ids and their counters, as statements take them.
 type counterColumns struct {
-	ids               []uuid.UUID
+	ids               ids
 	bytes, components []int64
 }
 
 func valueColumns(n int) *counterColumns {
-	return &counterColumns{make([]uuid.UUID, 0, n), make([]int64, 0, n), make([]int64, 0, n)}
+	return &counterColumns{make(ids, 0, n), make([]int64, 0, n), make([]int64, 0, n)}
 }
 
 func (c *counterColumns) add(id uuid.UUID, counters accounting.Counters) {
