@@ -26,6 +26,9 @@ const (
 	connections = 25
 	// blobSize is that of each published version's one blob, in bytes.
 	blobSize = 4096
+	// many and few are how many publishes make some seconds, without and with rows
+	// that every writer must lock.
+	many, few = 6000, 1500
 )
 
 func publishMeasures() []measure {
@@ -144,10 +147,10 @@ func (r *registry) publishUncounted(ctx context.Context, last func(ctx context.C
 
 func nothing(context.Context, pgx.Tx) error { return nil }
 
-// rateOf is how many publishes a second 64 writers make.
-func (l *lab) rateOf(publish func(ctx context.Context) error) func(ctx context.Context) (float64, error) {
+// rateOf is how many publishes a second 64 writers make, when they make n.
+func (l *lab) rateOf(n int, publish func(ctx context.Context) error) func(ctx context.Context) (float64, error) {
 	return func(ctx context.Context) (float64, error) {
-		return perSecond(ctx, writers, l.size(6000), func(ctx context.Context, _ int) error { return publish(ctx) })
+		return perSecond(ctx, writers, l.size(n), func(ctx context.Context, _ int) error { return publish(ctx) })
 	}
 }
 
@@ -163,12 +166,13 @@ func preparePublish(ctx context.Context, l *lab) (sides, error) {
 		return sides{}, err
 	}
 	return sides{
-		ours: l.rateOf(r.publish),
-		peer: l.rateOf(func(ctx context.Context) error { return r.publishUncounted(ctx, nothing) }),
+		ours: l.rateOf(many, r.publish),
+		peer: l.rateOf(many, func(ctx context.Context) error { return r.publishUncounted(ctx, nothing) }),
 	}, nil
 }
 
-// preparePeer makes ours in one database and the peer in another.
+// preparePeer makes ours in one database and the peer in another. The connections of
+// both know every partition already: few publishes would not show them all.
 func preparePeer(ctx context.Context, l *lab) (ours, peer *registry, err error) {
 	redis, err := l.redis(ctx)
 	if err != nil {
@@ -177,8 +181,15 @@ func preparePeer(ctx context.Context, l *lab) (ours, peer *registry, err error) 
 	if ours, err = l.registry(ctx, redis); err != nil {
 		return nil, nil, err
 	}
-	peer, err = l.registry(ctx, redis)
-	return ours, peer, err
+	if peer, err = l.registry(ctx, redis); err != nil {
+		return nil, nil, err
+	}
+	for _, r := range []*registry{ours, peer} {
+		if _, err := l.rateOf(many, func(ctx context.Context) error { return r.publishUncounted(ctx, nothing) })(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return ours, peer, nil
 }
 
 // prepareAgainstUpdate is fair to the peer: it adds to both counters in one round trip,
@@ -195,8 +206,8 @@ func prepareAgainstUpdate(ctx context.Context, l *lab) (sides, error) {
 		return tx.SendBatch(ctx, batch).Close()
 	}
 	return sides{
-		ours: l.rateOf(ours.publish),
-		peer: peer.right(l.rateOf(func(ctx context.Context) error { return peer.publishUncounted(ctx, add) })),
+		ours: l.rateOf(many, ours.publish),
+		peer: peer.right(l.rateOf(few, func(ctx context.Context) error { return peer.publishUncounted(ctx, add) })),
 	}, nil
 }
 
@@ -235,13 +246,15 @@ func prepareAgainstTrigger(ctx context.Context, l *lab) (sides, error) {
 		return sides{}, err
 	}
 	return sides{
-		ours: l.rateOf(ours.publish),
-		peer: peer.right(l.rateOf(func(ctx context.Context) error { return peer.publishUncounted(ctx, nothing) })),
+		ours: l.rateOf(many, ours.publish),
+		peer: peer.right(l.rateOf(few, func(ctx context.Context) error { return peer.publishUncounted(ctx, nothing) })),
 	}, nil
 }
 
-// right refuses the rate of a peer whose counters are wrong.
+// right refuses the rate of a peer that does not count all that it publishes from now
+// on.
 func (r *registry) right(rate func(ctx context.Context) (float64, error)) func(ctx context.Context) (float64, error) {
+	before := r.published.Load()
 	return func(ctx context.Context) (float64, error) {
 		figure, err := rate(ctx)
 		if err != nil {
@@ -255,7 +268,7 @@ func (r *registry) right(rate func(ctx context.Context) (float64, error)) func(c
 		if err != nil {
 			return 0, err
 		}
-		n := r.published.Load()
+		n := r.published.Load() - before
 		if want := (entdb.Counters{Bytes: n * blobSize, Components: n}); repository != want || namespace != want {
 			return 0, fmt.Errorf("the peer counts wrong: the repository has %+v, the namespace %+v, want %+v", repository, namespace, want)
 		}

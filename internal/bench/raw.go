@@ -165,13 +165,13 @@ func (l *lab) againstRaw(ctx context.Context, ours func(*registry, context.Conte
 	if other.statements, err = r.statementsOf(ctx, l, ours, count); err != nil {
 		return sides{}, err
 	}
-	few := func(do func(ctx context.Context) error) func(ctx context.Context) (float64, error) {
+	of := func(do func(ctx context.Context) error) func(ctx context.Context) (float64, error) {
 		return func(ctx context.Context) (float64, error) {
 			return perSecond(ctx, rawWriters, l.size(4000), func(ctx context.Context, _ int) error { return do(ctx) })
 		}
 	}
 	return sides{
-		ours: few(func(ctx context.Context) error { return ours(r, ctx) }),
-		peer: few(func(ctx context.Context) error { return peer(other, ctx) }),
+		ours: of(func(ctx context.Context) error { return ours(r, ctx) }),
+		peer: of(func(ctx context.Context) error { return peer(other, ctx) }),
 	}, nil
 }
