@@ -192,7 +192,7 @@ func TestNobodyWaits(t *testing.T) {
 		stopAt string
 		run    func(ctx context.Context, i *Inspector, h *home) error
 	}{
-		"show": {"FROM unnest($1::uuid[]", func(ctx context.Context, i *Inspector, h *home) error {
+		"show": {"FROM namespace_statistics s", func(ctx context.Context, i *Inspector, h *home) error {
 			_, err := i.Show(ctx, h.Namespace, "", 10)
 			return err
 		}},
@@ -227,7 +227,11 @@ func TestNobodyWaits(t *testing.T) {
 			t.Cleanup(goOn)
 			done := make(chan error, 1)
 			go func() { done <- look.run(context.Background(), i, h) }()
-			<-stopped
+			select {
+			case <-stopped:
+			case err := <-done:
+				require.FailNow(t, "it was never stopped", err)
+			}
 			h.publish(10)
 			h.drain()
 			h.reconcile()

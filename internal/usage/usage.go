@@ -103,21 +103,21 @@ func At(t time.Time) *time.Time {
 	return &t
 }
 
-// The two queries read rows with the time, the open request, and for each whether
-// the flush that was seen in Redis is applied already, in one snapshot.
+// The two queries read rows with the time and the open request, in one snapshot. The
+// array is in a SELECT of its own so that the server cannot see how long it is: a plan
+// for exactly so many ids always looks cheaper than the one that it has prepared, so
+// that it would plan each read anew, which takes longer than to read.
 const (
 	namespacesSQL = `
-		SELECT s.namespace_id, s.deduplicated_size_bytes, s.components_count, s.last_reconciled_at, clock_timestamp(), q.marker,
-			EXISTS (SELECT FROM storage_ledger l WHERE l.batch_id = asked.batch_id AND l.scope_id = asked.id)
-		FROM unnest($1::uuid[], $2::uuid[]) AS asked (id, batch_id)
-		JOIN namespace_statistics s ON s.namespace_id = asked.id
-		LEFT JOIN reconciliation_requests q ON q.namespace_id = asked.id`
+		SELECT s.namespace_id, s.deduplicated_size_bytes, s.components_count, s.last_reconciled_at, clock_timestamp(),
+			(SELECT q.marker FROM reconciliation_requests q WHERE q.namespace_id = s.namespace_id)
+		FROM namespace_statistics s
+		WHERE s.namespace_id = ANY ((SELECT $1::uuid[])::uuid[])`
 	repositoriesSQL = `
-		SELECT r.id, r.size_bytes, r.artifacts_count, r.last_reconciled_at, clock_timestamp(), q.marker,
-			EXISTS (SELECT FROM storage_ledger l WHERE l.batch_id = asked.batch_id AND l.scope_id = asked.id)
-		FROM unnest($1::uuid[], $2::uuid[]) AS asked (id, batch_id)
-		JOIN repositories r ON r.id = asked.id
-		LEFT JOIN reconciliation_requests q ON q.namespace_id = r.namespace_id`
+		SELECT r.id, r.size_bytes, r.artifacts_count, r.last_reconciled_at, clock_timestamp(),
+			(SELECT q.marker FROM reconciliation_requests q WHERE q.namespace_id = r.namespace_id)
+		FROM repositories r
+		WHERE r.id = ANY ((SELECT $1::uuid[])::uuid[])`
 )
 
 // Read reads the rows of scopes, all of one kind, by id; those without a row are
@@ -125,19 +125,20 @@ const (
 // after: the other way round, a delta that is drained in between would be
 // missing from both. It is nil when Redis did not answer.
 func Read(ctx context.Context, db pgdb.DB, kind accounting.ScopeKind, scopes []accounting.Scope, pending map[accounting.Scope]buffer.Pending) (map[uuid.UUID]Usage, error) {
+	applied, err := appliedFlushes(ctx, db, scopes, pending)
+	if err != nil {
+		return nil, fmt.Errorf("%s usage: %w", kind, err)
+	}
 	query := repositoriesSQL
 	if kind == accounting.KindNamespace {
 		query = namespacesSQL
 	}
-	ids, batches := make([]uuid.UUID, len(scopes)), make([]*uuid.UUID, len(scopes))
-	byID := make(map[uuid.UUID]accounting.Scope, len(scopes))
+	// As plain bytes pgx takes and gives ids without the detour over their text.
+	ids, byID := make([][16]byte, len(scopes)), make(map[uuid.UUID]accounting.Scope, len(scopes))
 	for i, s := range scopes {
 		ids[i], byID[s.ID] = s.ID, s
-		if flush := pending[s].Flush; flush != nil {
-			batches[i] = &flush.BatchID
-		}
 	}
-	rows, err := db.Query(ctx, query, ids, batches)
+	rows, err := db.Query(ctx, query, ids)
 	if err != nil {
 		return nil, fmt.Errorf("%s usage: %w", kind, err)
 	}
@@ -145,13 +146,12 @@ func Read(ctx context.Context, db pgdb.DB, kind accounting.ScopeKind, scopes []a
 	var (
 		u         Usage
 		requested *time.Time
-		applied   bool
 	)
-	_, err = pgx.ForEachRow(rows, []any{&u.ID, &u.Row.Bytes, &u.Row.Components, &u.LastReconciledAt, &u.AsOf, &requested, &applied}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&u.ID), &u.Row.Bytes, &u.Row.Components, &u.LastReconciledAt, &u.AsOf, &requested}, func() error {
 		p, known := pending[byID[u.ID]]
 		u.setTimes(requested)
 		u.PendingKnown, u.Quarantined = known, p.Quarantined
-		u.Pending = Outstanding(p, accounting.MarkerOf(u.LastReconciledAt), applied)
+		u.Pending = Outstanding(p, accounting.MarkerOf(u.LastReconciledAt), applied[u.ID])
 		usages[u.ID] = u
 		return nil
 	})
@@ -159,6 +159,34 @@ func Read(ctx context.Context, db pgdb.DB, kind accounting.ScopeKind, scopes []a
 		return nil, fmt.Errorf("%s usage: %w", kind, err)
 	}
 	return usages, nil
+}
+
+// appliedFlushes are the scopes whose flush is in the ledger. Few have a flush, so
+// the ledger is asked only then; and before the rows, because what is applied by then
+// is in every row that is read later.
+func appliedFlushes(ctx context.Context, db pgdb.DB, scopes []accounting.Scope, pending map[accounting.Scope]buffer.Pending) (map[uuid.UUID]bool, error) {
+	var ids, batches []uuid.UUID
+	for _, s := range scopes {
+		if flush := pending[s].Flush; flush != nil {
+			ids, batches = append(ids, s.ID), append(batches, flush.BatchID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, err := db.Query(ctx, `
+		SELECT l.scope_id FROM unnest($1::uuid[], $2::uuid[]) AS flush (scope_id, batch_id)
+		JOIN storage_ledger l ON l.scope_id = flush.scope_id AND l.batch_id = flush.batch_id`, ids, batches)
+	if err != nil {
+		return nil, err
+	}
+	applied := make(map[uuid.UUID]bool, len(ids))
+	var scope uuid.UUID
+	_, err = pgx.ForEachRow(rows, []any{&scope}, func() error {
+		applied[scope] = true
+		return nil
+	})
+	return applied, err
 }
 
 func (u *Usage) setTimes(requested *time.Time) {
