@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -64,15 +65,21 @@ func (m machine) String() string {
 		m.Cores, m.CPU, m.MemoryGiB, m.OS, m.PostgreSQL, m.Redis, m.Go, m.Commit)
 }
 
-// missed are the ids of the measures that do not come to what they must.
+// missed are the ids of the measures, and the names of the growths, that do not come
+// to what they must.
 func (r report) missed() []string {
-	var ids []string
+	var names []string
 	for _, m := range r.Results {
 		if !m.Met {
-			ids = append(ids, m.ID)
+			names = append(names, m.ID)
 		}
 	}
-	return ids
+	for _, g := range r.Growth {
+		if !g.Met {
+			names = append(names, g.Name)
+		}
+	}
+	return names
 }
 
 // json is for machines, and for a comparison with another day's.
@@ -85,24 +92,63 @@ func (r report) json(out io.Writer) error {
 // table is for a terminal.
 func (r report) table(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\twhat\tagainst\tours\tpeer\tunit\tfigure\tmin\tmax\twanted\t")
-	for _, m := range r.Results {
-		fmt.Fprintln(w, strings.Join(m.cells(), "\t")+"\t")
+	for _, t := range r.tables() {
+		for _, row := range append([][]string{t.head}, t.rows...) {
+			fmt.Fprintln(w, strings.Join(row, "\t")+"\t")
+		}
+		fmt.Fprintln(w)
 	}
 	return w.Flush()
 }
 
-// markdown is for the README.
+// markdown is for people: README.md links it.
 func (r report) markdown(out io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "Measured on %s with %s.\n\n", r.At.Format(time.DateOnly), r.Machine)
-	fmt.Fprintln(&text, "| | what | against | ours | peer | unit | figure | min | max | wanted | |")
-	fmt.Fprintln(&text, "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | ---: | --- | --- |")
-	for _, m := range r.Results {
-		fmt.Fprintf(&text, "| %s |\n", strings.Join(m.cells(), " | "))
+	fmt.Fprintf(&text, "# Measured on %s\n\n", r.At.Format(time.DateOnly))
+	fmt.Fprintf(&text, "%s.\n", r.Machine)
+	if r.Scale != 1 {
+		fmt.Fprintf(&text, "\nAt scale %g: these figures mean nothing.\n", r.Scale)
+	}
+	for _, t := range r.tables() {
+		fmt.Fprintln(&text)
+		writeRow(&text, t.head)
+		fmt.Fprintln(&text, strings.Repeat("| --- ", len(t.head))+"|")
+		for _, row := range t.rows {
+			writeRow(&text, row)
+		}
+	}
+	for _, g := range r.Growth {
+		fmt.Fprintf(&text, "\n![Cost of %s](%s)\n", g.What, g.file())
 	}
 	_, err := io.WriteString(out, text.String())
 	return err
+}
+
+func writeRow(out io.Writer, cells []string) {
+	fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
+}
+
+// table is a head and rows of as many cells.
+type table struct {
+	head []string
+	rows [][]string
+}
+
+// tables are those that have rows.
+func (r report) tables() []table {
+	measured := table{head: resultHead()}
+	for _, m := range r.Results {
+		measured.rows = append(measured.rows, m.cells())
+	}
+	grown := table{head: growthHead()}
+	for _, g := range r.Growth {
+		grown.rows = append(grown.rows, g.cells())
+	}
+	return slices.DeleteFunc([]table{measured, grown}, func(t table) bool { return len(t.rows) == 0 })
+}
+
+func resultHead() []string {
+	return []string{"", "what", "against", "ours", "peer", "unit", "figure", "min", "max", "wanted", ""}
 }
 
 func (r result) cells() []string {
@@ -110,12 +156,15 @@ func (r result) cells() []string {
 	if r.Peer != nil {
 		peer = number(r.Peer.Median)
 	}
-	verdict := "met"
-	if !r.Met {
-		verdict = "MISSED"
-	}
 	return []string{r.ID, r.What, r.Against, number(r.Ours.Median), peer, r.Unit,
-		number(r.Figure.Median), number(r.Figure.Min), number(r.Figure.Max), r.Want.String(), verdict}
+		number(r.Figure.Median), number(r.Figure.Min), number(r.Figure.Max), r.Want.String(), verdict(r.Met)}
+}
+
+func verdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "MISSED"
 }
 
 func (w want) String() string {
