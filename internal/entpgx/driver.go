@@ -64,14 +64,16 @@ func (d *Driver) Query(ctx context.Context, query string, args, v any) error {
 }
 
 // Tx begins a transaction, READ COMMITTED whatever the server's default is:
-// under a higher level the marker would be read from an old snapshot.
+// under a higher level the marker would be read from an old snapshot. Plans are
+// generic: a write finds rows by key, and to plan the statements of a publish and
+// of its foreign keys anew, each time, costs the server more than to run them.
 func (d *Driver) Tx(ctx context.Context) (dialect.Tx, error) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("begin: no connection from the pool: %w", err)
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
-		"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = %d", d.timeouts.Idle.Milliseconds())})
+		"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = %d; SET LOCAL plan_cache_mode = force_generic_plan", d.timeouts.Idle.Milliseconds())})
 	if err != nil {
 		conn.Release()
 		return nil, fmt.Errorf("begin: %w", err)
