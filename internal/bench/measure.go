@@ -19,6 +19,9 @@ type measure struct {
 	Unit string `json:"unit"`
 	// Want is what the two must come to.
 	Want want `json:"want"`
+	// fresh says that each round starts its processes anew, so that a round before
+	// them, which is not counted, would warm nothing.
+	fresh bool
 	// prepare makes the data of both sides, on servers that hold nothing else. What it
 	// opens, it gives to l to close.
 	prepare func(ctx context.Context, l *lab) (sides, error)
@@ -100,8 +103,8 @@ type result struct {
 	Met    bool   `json:"met"`
 }
 
-// take runs one round that is not counted, which fills caches and connections, and
-// then so many. The sides take turns at being first.
+// take runs one round that is not counted, which fills caches and connections, unless
+// the measure is fresh, and then so many. The sides take turns at being first.
 func (m measure) take(ctx context.Context, l *lab, rounds int) (_ result, err error) {
 	defer func() { err = errors.Join(err, l.closeAll()) }()
 	s, err := m.prepare(ctx, l)
@@ -109,7 +112,11 @@ func (m measure) take(ctx context.Context, l *lab, rounds int) (_ result, err er
 		return result{}, fmt.Errorf("%s: prepare: %w", m.ID, err)
 	}
 	var ours, peers, figures []float64
-	for round := -1; round < rounds; round++ {
+	first := -1
+	if m.fresh {
+		first = 0
+	}
+	for round := first; round < rounds; round++ {
 		o, p, err := s.round(ctx, round%2 == 0)
 		if err != nil {
 			return result{}, fmt.Errorf("%s: round %d: %w", m.ID, round+1, err)
