@@ -28,7 +28,7 @@ const (
 	blobSize = 4096
 	// many and few are how many publishes make some seconds, without and with rows
 	// that every writer must lock.
-	many, few = 6000, 1500
+	many, few = 4000, 1000
 )
 
 func publishMeasures() []measure {

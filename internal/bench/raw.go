@@ -167,7 +167,7 @@ func (l *lab) againstRaw(ctx context.Context, ours func(*registry, context.Conte
 	}
 	of := func(do func(ctx context.Context) error) func(ctx context.Context) (float64, error) {
 		return func(ctx context.Context) (float64, error) {
-			return perSecond(ctx, rawWriters, l.size(4000), func(ctx context.Context, _ int) error { return do(ctx) })
+			return perSecond(ctx, rawWriters, l.size(3000), func(ctx context.Context, _ int) error { return do(ctx) })
 		}
 	}
 	return sides{

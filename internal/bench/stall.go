@@ -27,7 +27,7 @@ func prepareStall(ctx context.Context, l *lab) (sides, error) {
 	if err != nil {
 		return sides{}, err
 	}
-	if _, err := perSecond(ctx, writers, l.size(10_000), func(ctx context.Context, _ int) error { return r.publish(ctx) }); err != nil {
+	if _, err := perSecond(ctx, writers, l.size(8000), func(ctx context.Context, _ int) error { return r.publish(ctx) }); err != nil {
 		return sides{}, err
 	}
 	// A worker's pool is not the writers'.
@@ -41,7 +41,7 @@ func prepareStall(ctx context.Context, l *lab) (sides, error) {
 	return sides{
 		ours: func(ctx context.Context) (float64, error) { return r.stalled(ctx, l, passes) },
 		peer: func(ctx context.Context) (float64, error) {
-			took, err := r.durations(ctx, l.size(8000))
+			took, err := r.durations(ctx, l.size(5000))
 			return took[len(took)*99/100], err
 		},
 	}, nil
@@ -76,7 +76,7 @@ func (r *registry) stalled(ctx context.Context, l *lab, passes *reconcile.Namesp
 		}
 		ended <- err
 	}()
-	took, err := r.durations(ctx, l.size(8000))
+	took, err := r.durations(ctx, l.size(5000))
 	over.Store(true)
 	if err := errors.Join(err, <-ended); err != nil {
 		return 0, err
