@@ -14,10 +14,13 @@ import (
 )
 
 const (
-	// tasksAtOnce is what the peer was quickest with, of 8 to 128.
+	// tasksAtOnce is enough that tasks wait for each other at an fsync, not for a worker.
 	tasksAtOnce = 32
-	taskScopes  = 5000
-	taskType    = "drain"
+	enqueuers   = 8
+	// lookInterval is that of our worker too, when there is nothing to do.
+	lookInterval = 5 * time.Millisecond
+	taskScopes   = 5000
+	taskType     = "drain"
 )
 
 // takePending reads and deletes what is pending of a scope, in one step.
@@ -50,10 +53,10 @@ func prepareTasks(ctx context.Context, l *lab, d *drained) (*tasks, error) {
 	return q, nil
 }
 
-// round is timed from the first task that is worked until the last. Fair: sums and
-// tasks are in Redis before the clock starts; many tasks are worked at once, so their
-// commits share an fsync; the statement is a transaction by itself; and what a crash
-// between two steps would lose is not thought of.
+// round is timed from the tick, which makes a task for each scope, until the last is
+// done. Fair: that scopes are dirty is known for free, tasks are made and worked at the
+// same time, many at once, so that their commits share an fsync; the one statement is
+// the whole transaction; and what a crash between two steps would lose is not thought of.
 func (q *tasks) round(ctx context.Context) (float64, error) {
 	if err := q.vacuum(ctx); err != nil {
 		return 0, err
@@ -62,14 +65,15 @@ func (q *tasks) round(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := perSecond(ctx, tasksAtOnce, len(q.scopes), q.enqueue); err != nil {
+	if _, err := perSecond(ctx, tasksAtOnce, len(q.scopes), q.emitOne); err != nil {
 		return 0, err
 	}
 	ended := make(chan error, len(q.scopes))
 	server := asynq.NewServer(q.option, asynq.Config{
-		Concurrency: tasksAtOnce, LogLevel: asynq.FatalLevel,
+		Concurrency: tasksAtOnce, TaskCheckInterval: lookInterval, LogLevel: asynq.FatalLevel,
 		BaseContext: func() context.Context { return ctx },
 	})
+	defer server.Shutdown()
 	began := time.Now()
 	if err := server.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		err := q.work(ctx, task)
@@ -78,7 +82,9 @@ func (q *tasks) round(ctx context.Context) (float64, error) {
 	})); err != nil {
 		return 0, err
 	}
-	defer server.Shutdown()
+	if _, err := perSecond(ctx, enqueuers, len(q.scopes), q.enqueue); err != nil {
+		return 0, err
+	}
 	if err := await(ctx, ended, len(q.scopes)); err != nil {
 		return 0, err
 	}
@@ -88,16 +94,14 @@ func (q *tasks) round(ctx context.Context) (float64, error) {
 
 func pendingKey(s accounting.Scope) string { return "pending:" + s.ID.String() }
 
-// enqueue makes a scope dirty and its task.
-func (q *tasks) enqueue(ctx context.Context, i int) error {
-	s := q.scopes[i]
-	b := q.redis.B()
-	err := q.redis.Do(ctx, b.Hset().Key(pendingKey(s)).FieldValue().
+// emitOne leaves something to drain.
+func (q *tasks) emitOne(ctx context.Context, i int) error {
+	return q.redis.Do(ctx, q.redis.B().Hset().Key(pendingKey(q.scopes[i])).FieldValue().
 		FieldValue("bytes", strconv.FormatInt(delta.Bytes, 10)).FieldValue("components", strconv.FormatInt(delta.Components, 10)).Build()).Error()
-	if err != nil {
-		return err
-	}
-	payload, err := json.Marshal(s)
+}
+
+func (q *tasks) enqueue(ctx context.Context, i int) error {
+	payload, err := json.Marshal(q.scopes[i])
 	if err != nil {
 		return err
 	}
