@@ -29,8 +29,8 @@ import (
 
 const (
 	dirtyScopes = 100_000
-	// updateBatch is what the bare UPDATE was quickest with, of 1,000 to 10,000.
-	updateBatch = 5000
+	// updateBatch is what the bare UPDATE was quickest with, of 1,000, 5,000 and 10,000.
+	updateBatch = 10_000
 	// workerConnections is what a worker takes by default.
 	workerConnections = 27
 	tickQueue         = "tick"
