@@ -120,38 +120,47 @@ const (
 		WHERE r.id = ANY ((SELECT $1::uuid[])::uuid[])`
 )
 
+// withFlushes adds to a query whether the flush of a row is applied. It must be the
+// same snapshot: a flush that is applied after the one look and before the other would
+// count twice, or not at all. Few scopes have a flush, so the ledger is asked only then.
+func withFlushes(query string) string {
+	return `
+		SELECT scope.*, EXISTS (
+			SELECT FROM unnest($2::uuid[], $3::uuid[]) AS flush (scope_id, batch_id)
+			JOIN storage_ledger l ON l.batch_id = flush.batch_id AND l.scope_id = flush.scope_id
+			WHERE flush.scope_id = scope.id)
+		FROM (` + query + `) AS scope (id, bytes, components, last_reconciled_at, as_of, requested)`
+}
+
 // Read reads the rows of scopes, all of one kind, by id; those without a row are
 // missing from the result. Pending is what buffer.Pending said just before, not
 // after: the other way round, a delta that is drained in between would be
 // missing from both. It is nil when Redis did not answer.
 func Read(ctx context.Context, db pgdb.DB, kind accounting.ScopeKind, scopes []accounting.Scope, pending map[accounting.Scope]buffer.Pending) (map[uuid.UUID]Usage, error) {
-	applied, err := appliedFlushes(ctx, db, scopes, pending)
-	if err != nil {
-		return nil, fmt.Errorf("%s usage: %w", kind, err)
-	}
 	query := repositoriesSQL
 	if kind == accounting.KindNamespace {
 		query = namespacesSQL
 	}
-	// As plain bytes pgx takes and gives ids without the detour over their text.
-	ids, byID := make([][16]byte, len(scopes)), make(map[uuid.UUID]accounting.Scope, len(scopes))
-	for i, s := range scopes {
-		ids[i], byID[s.ID] = s.ID, s
+	c, byID := columnsOf(scopes, pending)
+	var (
+		u         Usage
+		requested *time.Time
+		applied   bool
+	)
+	args, row := []any{c.ids}, []any{(*[16]byte)(&u.ID), &u.Row.Bytes, &u.Row.Components, &u.LastReconciledAt, &u.AsOf, &requested}
+	if len(c.flushes) > 0 {
+		query, args, row = withFlushes(query), append(args, c.flushes, c.batches), append(row, &applied)
 	}
-	rows, err := db.Query(ctx, query, ids)
+	rows, err := db.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("%s usage: %w", kind, err)
 	}
 	usages := make(map[uuid.UUID]Usage, len(scopes))
-	var (
-		u         Usage
-		requested *time.Time
-	)
-	_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&u.ID), &u.Row.Bytes, &u.Row.Components, &u.LastReconciledAt, &u.AsOf, &requested}, func() error {
+	_, err = pgx.ForEachRow(rows, row, func() error {
 		p, known := pending[byID[u.ID]]
 		u.setTimes(requested)
 		u.PendingKnown, u.Quarantined = known, p.Quarantined
-		u.Pending = Outstanding(p, accounting.MarkerOf(u.LastReconciledAt), applied[u.ID])
+		u.Pending = Outstanding(p, accounting.MarkerOf(u.LastReconciledAt), applied)
 		usages[u.ID] = u
 		return nil
 	})
@@ -161,32 +170,24 @@ func Read(ctx context.Context, db pgdb.DB, kind accounting.ScopeKind, scopes []a
 	return usages, nil
 }
 
-// appliedFlushes are the scopes whose flush is in the ledger. Few have a flush, so
-// the ledger is asked only then; and before the rows, because what is applied by then
-// is in every row that is read later.
-func appliedFlushes(ctx context.Context, db pgdb.DB, scopes []accounting.Scope, pending map[accounting.Scope]buffer.Pending) (map[uuid.UUID]bool, error) {
-	var ids, batches []uuid.UUID
+// columns are ids as the statements take them. As plain bytes pgx takes and gives them
+// without the detour over their text.
+type columns struct {
+	ids [][16]byte
+	// flushes are those of the scopes that have a flush, and batches its batch.
+	flushes, batches [][16]byte
+}
+
+func columnsOf(scopes []accounting.Scope, pending map[accounting.Scope]buffer.Pending) (columns, map[uuid.UUID]accounting.Scope) {
+	c, byID := columns{ids: make([][16]byte, 0, len(scopes))}, make(map[uuid.UUID]accounting.Scope, len(scopes))
 	for _, s := range scopes {
+		byID[s.ID] = s
+		c.ids = append(c.ids, s.ID)
 		if flush := pending[s].Flush; flush != nil {
-			ids, batches = append(ids, s.ID), append(batches, flush.BatchID)
+			c.flushes, c.batches = append(c.flushes, s.ID), append(c.batches, flush.BatchID)
 		}
 	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	rows, err := db.Query(ctx, `
-		SELECT l.scope_id FROM unnest($1::uuid[], $2::uuid[]) AS flush (scope_id, batch_id)
-		JOIN storage_ledger l ON l.scope_id = flush.scope_id AND l.batch_id = flush.batch_id`, ids, batches)
-	if err != nil {
-		return nil, err
-	}
-	applied := make(map[uuid.UUID]bool, len(ids))
-	var scope uuid.UUID
-	_, err = pgx.ForEachRow(rows, []any{&scope}, func() error {
-		applied[scope] = true
-		return nil
-	})
-	return applied, err
+	return c, byID
 }
 
 func (u *Usage) setTimes(requested *time.Time) {
