@@ -58,7 +58,7 @@ func growingEmissions(ctx context.Context, l *lab, size int) (cost, error) {
 	if err != nil {
 		return nil, err
 	}
-	emissions := l.size(200_000)
+	emissions := l.size(50_000)
 	emit := func(ctx context.Context, i int) error {
 		n := i % size
 		return e.emit(ctx, e.scopes[2*n], e.scopes[2*n+1], false)
