@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,9 +54,23 @@ func ofProcess(at Point) error {
 	case action == "error":
 		return fmt.Errorf("failpoint %s", at)
 	case action == "stop":
-		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		return stop()
 	default:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
+}
+
+// stop returns when the process has been stopped and goes on. Kill alone may return
+// before: the signal is another thread's to take, which on a busy machine comes late,
+// and the caller would pass the point.
+func stop() error {
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	defer signal.Stop(goesOn)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-goesOn
+	return nil
 }
