@@ -293,7 +293,7 @@ func (d *drained) update(ctx context.Context) (float64, error) {
 }
 
 func (d *drained) updateBatch(ctx context.Context, sql string, kind accounting.ScopeKind, batch []accounting.Scope) error {
-	var ids []uuid.UUID
+	var ids [][16]byte // as the ledger sends them: of a uuid.UUID pgx makes a text first
 	var bytes, components []int64
 	for _, s := range batch {
 		if s.Kind == kind {
