@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/accounting"
 	"github.com/stowage-dev/stowage/internal/buffer"
 )
@@ -18,7 +19,6 @@ const (
 	// emissionsEach is how often a namespace is emitted for in a round: the first time
 	// it becomes dirty, afterwards it is.
 	emissionsEach = 4
-	bufferTTL     = 240 * time.Hour // that of newBuffer
 )
 
 func emitMeasures() []measure {
@@ -117,5 +117,5 @@ func (e *emitter) bareScope(commands rueidis.Commands, prefix, set, member strin
 		b.Hincrby().Key(key).Field(marker+":bytes").Increment(4096).Build(),
 		b.Hincrby().Key(key).Field(marker+":components").Increment(1).Build(),
 		b.Hincrby().Key(key).Field(marker+":emissions").Increment(1).Build(),
-		b.Pexpire().Key(key).Milliseconds(bufferTTL.Milliseconds()).Build())
+		b.Pexpire().Key(key).Milliseconds(entdb.DefaultBufferTTL.Milliseconds()).Build())
 }

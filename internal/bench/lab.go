@@ -160,15 +160,10 @@ func (l *lab) redis(ctx context.Context) (rueidis.Client, error) {
 
 // newBuffer is on a server that redis has emptied.
 func newBuffer(redis rueidis.Client) *buffer.Buffer {
-	return buffer.New(redis, buffer.Config{TTL: 240 * time.Hour, LeaseTTL: time.Minute})
+	return buffer.New(redis, buffer.Config{TTL: entdb.DefaultBufferTTL, LeaseTTL: time.Minute})
 }
 
-// client makes a registry's client.
-func (l *lab) client(pool *pgxpool.Pool, redis rueidis.Client) (*entdb.Client, error) {
-	return l.clientOf(entdb.Config{Pool: pool, Redis: redis})
-}
-
-// clientOf fills in what every client needs.
+// clientOf makes a registry's client, and fills in what every one needs.
 func (l *lab) clientOf(cfg entdb.Config) (*entdb.Client, error) {
 	cfg.Logger, cfg.Registerer = l.progress, prometheus.NewRegistry()
 	db, err := entdb.New(cfg)

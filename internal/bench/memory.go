@@ -71,7 +71,7 @@ func (l *lab) workplace(ctx context.Context) (*workplace, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &workplace{lab: l, database: database, pool: pool, buffer: buffer.New(redis, buffer.Config{TTL: time.Hour, LeaseTTL: time.Minute})}, nil
+	return &workplace{lab: l, database: database, pool: pool, buffer: newBuffer(redis)}, nil
 }
 
 // peak is the most memory, in MiB, that a worker had from its start until done.

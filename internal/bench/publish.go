@@ -75,21 +75,23 @@ func publishMeasures() []measure {
 type registry struct {
 	db                    *entdb.Client
 	pool                  *pgxpool.Pool
+	redis                 rueidis.Client // nil when it emits nothing
 	namespace, repository uuid.UUID
 	published             atomic.Int64
 }
 
 // registry makes one in a database of its own, that emits to Redis.
-func (l *lab) registry(ctx context.Context, redis rueidis.Client) (*registry, error) {
+func (l *lab) registry(ctx context.Context) (*registry, error) {
+	redis, err := l.redis(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return l.registryOf(ctx, entdb.Config{Redis: redis})
 }
 
 func (l *lab) registryOf(ctx context.Context, cfg entdb.Config) (*registry, error) {
-	url, err := l.database(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.Pool, err = l.pool(ctx, url, connections); err != nil {
+	var err error
+	if cfg.Pool, err = l.newDatabase(ctx, connections); err != nil {
 		return nil, err
 	}
 	db, err := l.clientOf(cfg)
@@ -105,7 +107,7 @@ func (l *lab) registryOf(ctx context.Context, cfg entdb.Config) (*registry, erro
 	if err != nil {
 		return nil, err
 	}
-	return &registry{db: db, pool: cfg.Pool, namespace: namespace.ID, repository: repository.ID}, nil
+	return &registry{db: db, pool: cfg.Pool, redis: cfg.Redis, namespace: namespace.ID, repository: repository.ID}, nil
 }
 
 // version is one that was never published, with a blob that never was either.
@@ -157,11 +159,7 @@ func (l *lab) rateOf(n int, publish func(ctx context.Context) error) func(ctx co
 // preparePublish has both sides write into the same namespace, so that they meet the
 // same tables.
 func preparePublish(ctx context.Context, l *lab) (sides, error) {
-	redis, err := l.redis(ctx)
-	if err != nil {
-		return sides{}, err
-	}
-	r, err := l.registry(ctx, redis)
+	r, err := l.registry(ctx)
 	if err != nil {
 		return sides{}, err
 	}
@@ -174,14 +172,10 @@ func preparePublish(ctx context.Context, l *lab) (sides, error) {
 // preparePeer makes ours in one database and the peer in another. The connections of
 // both know every partition already: few publishes would not show them all.
 func preparePeer(ctx context.Context, l *lab) (ours, peer *registry, err error) {
-	redis, err := l.redis(ctx)
-	if err != nil {
+	if ours, err = l.registry(ctx); err != nil {
 		return nil, nil, err
 	}
-	if ours, err = l.registry(ctx, redis); err != nil {
-		return nil, nil, err
-	}
-	if peer, err = l.registry(ctx, redis); err != nil {
+	if peer, err = l.registry(ctx); err != nil {
 		return nil, nil, err
 	}
 	for _, r := range []*registry{ours, peer} {
@@ -278,11 +272,7 @@ func (r *registry) right(rate func(ctx context.Context) (float64, error)) func(c
 
 // prepareConnections has no peer: the figure is the most connections that were seen.
 func prepareConnections(ctx context.Context, l *lab) (sides, error) {
-	redis, err := l.redis(ctx)
-	if err != nil {
-		return sides{}, err
-	}
-	r, err := l.registry(ctx, redis)
+	r, err := l.registry(ctx)
 	if err != nil {
 		return sides{}, err
 	}

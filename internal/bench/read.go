@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 
+	"github.com/stowage-dev/stowage/ent/entdb"
 	"github.com/stowage-dev/stowage/internal/accounting"
-	"github.com/stowage-dev/stowage/internal/buffer"
 )
 
 const (
@@ -36,11 +36,7 @@ func readMeasures() []measure {
 }
 
 func prepareReads(ctx context.Context, l *lab) (sides, error) {
-	database, err := l.database(ctx)
-	if err != nil {
-		return sides{}, err
-	}
-	pool, err := l.pool(ctx, database, readConnections)
+	pool, err := l.newDatabase(ctx, readConnections)
 	if err != nil {
 		return sides{}, err
 	}
@@ -55,7 +51,7 @@ func prepareReads(ctx context.Context, l *lab) (sides, error) {
 	if err := fewPending(ctx, redis, ids); err != nil {
 		return sides{}, err
 	}
-	db, err := l.client(pool, redis)
+	db, err := l.clientOf(entdb.Config{Pool: pool, Redis: redis})
 	if err != nil {
 		return sides{}, err
 	}
@@ -103,7 +99,7 @@ func reconciledNamespaces(ctx context.Context, pool *pgxpool.Pool, n int) ([]uui
 }
 
 func fewPending(ctx context.Context, redis rueidis.Client, ids []uuid.UUID) error {
-	buf := buffer.New(redis, buffer.Config{TTL: time.Hour, LeaseTTL: time.Minute})
+	buf := newBuffer(redis)
 	marker := accounting.MarkerOf(time.Now())
 	for i := 0; i < len(ids); i += readPending {
 		delta := accounting.Delta{Scope: accounting.NamespaceScope(ids[i]), Counters: accounting.Counters{Bytes: 1 << 20, Components: 1}}

@@ -39,11 +39,7 @@ func recountMeasures() []measure {
 // connection, with every page in memory and marked as visible to all; and the sum is
 // no more than a part of a recount.
 func prepareRecounts(ctx context.Context, l *lab, peer string) (sides, error) {
-	database, err := l.database(ctx)
-	if err != nil {
-		return sides{}, err
-	}
-	pool, err := l.pool(ctx, database, 1)
+	pool, err := l.newDatabase(ctx, 1)
 	if err != nil {
 		return sides{}, err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stowage-dev/stowage/internal/buffer"
 	"github.com/stowage-dev/stowage/internal/metrics"
 	"github.com/stowage-dev/stowage/internal/reconcile"
 )
@@ -19,11 +18,7 @@ import (
 // prepareStall lets the writers publish into a namespace that has versions already,
 // and holds the longest publish beside passes against the 99th percentile without.
 func prepareStall(ctx context.Context, l *lab) (sides, error) {
-	redis, err := l.redis(ctx)
-	if err != nil {
-		return sides{}, err
-	}
-	r, err := l.registry(ctx, redis)
+	r, err := l.registry(ctx)
 	if err != nil {
 		return sides{}, err
 	}
@@ -36,7 +31,7 @@ func prepareStall(ctx context.Context, l *lab) (sides, error) {
 		return sides{}, err
 	}
 	passes := reconcile.NewNamespace(
-		reconcile.Deps{Pool: pool, Buffer: buffer.New(redis, buffer.Config{TTL: time.Hour, LeaseTTL: time.Minute}), Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)},
+		reconcile.Deps{Pool: pool, Buffer: newBuffer(r.redis), Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)},
 		reconcile.Config{MaxInFlight: 1, ChunkSize: 200, Staleness: time.Hour, Timeout: time.Minute, TriggerInterval: time.Minute, Guard: reconcile.DefaultGuard()})
 	return sides{
 		ours: func(ctx context.Context) (float64, error) { return r.stalled(ctx, l, passes) },
