@@ -11,15 +11,16 @@ import (
 	"github.com/stowage-dev/stowage/internal/accounting"
 )
 
-// ceiling bounds a delta and a marker: 18 digits. emit.lua refuses a scope whose
-// buffer holds more already, so that no sum overflows 64 bits.
+// ceiling bounds a delta and a marker: 18 digits. Redis refuses a sum that does not
+// fit into 64 bits.
 const ceiling = 1_000_000_000_000_000_000
 
 // Emit adds the deltas of one committed transaction, one for each scope, to the
 // buffers of one namespace and its repositories, under the marker that the
 // transaction saw. It is one call of one script in one slot. The scopes in
 // failed were not added (a key holds what Stowage did not write, a sum would
-// overflow, or the scope is in quarantine), the others were.
+// overflow, or the scope is in quarantine), the others were. Of a failed scope
+// one counter may have been added and the next refused.
 //
 // After an error of Redis's own, or of the arguments, nothing was added; after
 // any other everything or nothing was, and it cannot be known which: never emit
@@ -36,12 +37,14 @@ func (b *Buffer) Emit(ctx context.Context, namespace uuid.UUID, marker accountin
 		return nil, fmt.Errorf("buffer: emit: %w", err)
 	}
 	bucket := accounting.Bucket(namespace)
-	keys := setKeys(bucket)
+	keys := append(make([]string, 0, 1+2*len(deltas)), bucketPrefix(bucket)+quarantineName)
 	args := append(make([]string, 0, 2+3*len(deltas)), ttl, strconv.FormatInt(int64(marker), 10))
 	for _, d := range deltas {
-		m := member(d.Scope)
-		keys = append(keys, bufferKey(bucket, m))
-		args = append(args, m, strconv.FormatInt(d.Bytes, 10), strconv.FormatInt(d.Components, 10))
+		keys = append(keys, dirtyKey(bucket, d.Scope.Kind))
+		args = append(args, member(d.Scope), strconv.FormatInt(d.Bytes, 10), strconv.FormatInt(d.Components, 10))
+	}
+	for i := range deltas {
+		keys = append(keys, bufferKey(bucket, args[2+3*i]))
 	}
 	refused, err := emitScript.one(ctx, b.client, keys, args).AsIntSlice()
 	if err != nil {

@@ -1,48 +1,55 @@
 -- Adds the deltas of one transaction to the buffers of one namespace.
--- KEYS: the four sets, then the buffer of each delta.
+-- KEYS: the quarantine, then the dirty set of each delta, then its buffer.
 -- ARGV: the buffer's TTL in ms, the marker, then member, bytes and components
 --       of each delta.
 -- Reply: the numbers (from 1) of the deltas that were not added.
+--
+-- Every write of a registry runs this. So it makes no functions, asks Redis
+-- nothing that a failing command will tell, and leaves what is rarely needed to
+-- refuse.lua, which goes on where this ends when a set is none.
 
-local wrong = misfit(SETS)
-if wrong then return wrong end
-
-local FIRST = #SETS
+local call, pcall = redis.call, redis.pcall
 local ttl, marker = ARGV[1], ARGV[2]
-local fields = {marker .. ':bytes', marker .. ':components', marker .. ':emissions'}
+local bytes, components, emissions = marker .. ':bytes', marker .. ':components', marker .. ':emissions'
 
--- takes says that HINCRBY can neither refuse nor overflow: a value has at most
--- 18 digits, a delta too, and their sum fits in 64 bits.
-local function takes(buffer, member)
-  if redis.call('SISMEMBER', KEYS[1], member) == 1 then return false end
-  local values = on_hash('HMGET', buffer, unpack(fields))
-  for _, value in ipairs(values or {}) do
-    if value and (magnitude(value) or 19) > 18 then return false end
+-- dirtied is, for each delta, 1 when its scope has become dirty, 0 when it was,
+-- false when it is in quarantine.
+local dirtied, n = {}, (#KEYS - 1) / 2
+local quarantined = pcall('SCARD', KEYS[1])
+local wrong = type(quarantined) == 'table' and quarantined
+for i = 1, n do
+  local member = ARGV[3 * i]
+  if wrong then break end
+  if quarantined > 0 and call('SISMEMBER', KEYS[1], member) == 1 then
+    dirtied[i] = false
+  else
+    local reply = pcall('SADD', KEYS[1 + i], member)
+    if type(reply) == 'table' then wrong = reply else dirtied[i] = reply end
   end
-  return values ~= nil
-end
-
--- add is false when Redis refused after all (an ACL, say). The scope is dirty
--- by then: what was added is drained, and the caller requests a
--- reconciliation, which makes up for the rest.
-local function add(buffer, member, bytes, components)
-  if redis.call('SADD', dirty_set(member), member) == 1 then
-    redis.pcall('ZADD', since(), now_ms(), member)
-  end
-  for i, by in ipairs({bytes, components, '1'}) do
-    local reply = redis.pcall('HINCRBY', buffer, fields[i], by)
-    if type(reply) == 'table' then return false end
-  end
-  redis.call('PEXPIRE', buffer, ttl)
-  return true
 end
 
-local accepted, failed = {}, {}
-for i = 1, #KEYS - FIRST do
-  accepted[i] = takes(KEYS[FIRST + i], ARGV[3 * i])
+-- A delta is not added when its buffer holds what is no number, when a sum would
+-- overflow, or when an ACL forbids it. The caller requests a reconciliation,
+-- which makes up for what was not added, and for what was.
+if not wrong then
+  local failed, since, now = {}, nil, nil
+  for i, new in ipairs(dirtied) do
+    local member, buffer = ARGV[3 * i], KEYS[1 + n + i]
+    if not (new
+      and type(pcall('HINCRBY', buffer, bytes, ARGV[3 * i + 1])) == 'number'
+      and type(pcall('HINCRBY', buffer, components, ARGV[3 * i + 2])) == 'number'
+      and type(pcall('HINCRBY', buffer, emissions, '1')) == 'number'
+      and pcall('PEXPIRE', buffer, ttl) == 1) then
+      failed[#failed + 1] = i
+      if new == 1 then call('SREM', KEYS[1 + i], member) end
+    elseif new == 1 then
+      if not now then
+        local time = call('TIME')
+        since = string.sub(KEYS[1], 1, -#'quarantine' - 1) .. 'since'
+        now = string.format('%d%03d', time[1], math.floor(time[2] / 1000))
+      end
+      pcall('ZADD', since, now, member)
+    end
+  end
+  return failed
 end
-for i, ok in ipairs(accepted) do
-  ok = ok and add(KEYS[FIRST + i], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2])
-  if not ok then failed[#failed + 1] = i end
-end
-return failed

@@ -44,6 +44,13 @@ func setKeys(bucket int) []string {
 	}
 }
 
+func dirtyKey(bucket int, kind accounting.ScopeKind) string {
+	if kind == accounting.KindNamespace {
+		return bucketPrefix(bucket) + dirtyNamespaceName
+	}
+	return bucketPrefix(bucket) + dirtyRepositoryName
+}
+
 func bufferKey(bucket int, member string) string { return bucketPrefix(bucket) + bufferName + member }
 func flushKey(bucket int, member string) string  { return bucketPrefix(bucket) + flushName + member }
 

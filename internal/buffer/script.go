@@ -14,18 +14,18 @@ var luaFiles embed.FS
 
 // The scripts. Each file says what its keys, arguments and reply are.
 var (
-	emitScript       = newScript("emit.lua", "")
-	claimScript      = newScript("claim.lua", evenWhenFull)
-	finishScript     = newScript("finish.lua", evenWhenFull)
-	forgetScript     = newScript("forget.lua", evenWhenFull)
-	quarantineScript = newScript("quarantine.lua", evenWhenFull)
-	releaseScript    = newScript("release.lua", evenWhenFull)
-	pendingScript    = newScript("pending.lua", "")
-	sizesScript      = newScript("sizes.lua", "")
-	restoreScript    = newScript("restore.lua", evenWhenFull)
-	nodeScript       = newScript("node.lua", "")
-	asideScript      = newScript("aside.lua", evenWhenFull)
-	bucketScript     = newScript("bucket.lua", "")
+	emitScript       = newScript("", "emit.lua", "common.lua", "refuse.lua")
+	claimScript      = newScript(evenWhenFull, "common.lua", "claim.lua")
+	finishScript     = newScript(evenWhenFull, "common.lua", "finish.lua")
+	forgetScript     = newScript(evenWhenFull, "common.lua", "forget.lua")
+	quarantineScript = newScript(evenWhenFull, "common.lua", "quarantine.lua")
+	releaseScript    = newScript(evenWhenFull, "common.lua", "release.lua")
+	pendingScript    = newScript("", "common.lua", "pending.lua")
+	sizesScript      = newScript("", "common.lua", "sizes.lua")
+	restoreScript    = newScript(evenWhenFull, "common.lua", "restore.lua")
+	nodeScript       = newScript("", "common.lua", "node.lua")
+	asideScript      = newScript(evenWhenFull, "common.lua", "aside.lua")
+	bucketScript     = newScript("", "common.lua", "bucket.lua")
 )
 
 // script is rueidis.Lua for many calls at once: Lua.ExecMulti first loads the
@@ -40,8 +40,11 @@ type call struct{ keys, args []string }
 // draining is what frees the memory, so it must not be refused. Emitting is.
 const evenWhenFull = "#!lua flags=allow-oom\n"
 
-func newScript(name, shebang string) script {
-	text := shebang + read("common.lua") + read(name)
+func newScript(shebang string, files ...string) script {
+	text := shebang
+	for _, name := range files {
+		text += read(name)
+	}
 	sum := sha1.Sum([]byte(text))
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
