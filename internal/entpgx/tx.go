@@ -219,7 +219,7 @@ func (t *Tx) commitCounted(ctx context.Context, deltas []accounting.Delta) ([]Ch
 		return nil, errors.Join(fmt.Errorf("commit: rolled back: %w", err), t.tx.Rollback(ctx))
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(`SELECT namespace_id, marker FROM stowage_lock_markers($1)`, namespacesOf(deltas))
+	batch.Queue(`SELECT namespace_id, marker FROM stowage_lock_markers($1)`, asBytes(namespacesOf(deltas)))
 	batch.Queue(`COMMIT`)
 	results := t.tx.SendBatch(ctx, batch)
 	changes, markersErr := collectChanges(results, deltas)
@@ -272,7 +272,7 @@ func collectChanges(results pgx.BatchResults, deltas []accounting.Delta) ([]Chan
 	changes, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (Change, error) {
 		var c Change
 		var marker *int64
-		if err := row.Scan(&c.Namespace, &marker); err != nil {
+		if err := row.Scan((*[16]byte)(&c.Namespace), &marker); err != nil {
 			return Change{}, err
 		}
 		if marker != nil {
@@ -308,6 +308,15 @@ func (t *Tx) deltas() []accounting.Delta {
 		)
 	})
 	return deltas
+}
+
+// asBytes are ids as pgx sends them soonest: of a uuid.UUID it makes a text first.
+func asBytes(ids []uuid.UUID) [][16]byte {
+	plain := make([][16]byte, len(ids))
+	for i, id := range ids {
+		plain[i] = id
+	}
+	return plain
 }
 
 // namespacesOf are the namespaces of sorted deltas, each once.

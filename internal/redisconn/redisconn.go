@@ -41,8 +41,11 @@ func Open(reach rueidis.ClientOption, name string) (rueidis.Client, error) {
 		Sentinel:         reach.Sentinel,
 		ClientName:       name,
 		ConnWriteTimeout: answerTimeout,
-		DisableRetry:     true,
-		DisableCache:     true, // needs CLIENT TRACKING of every connection, for nothing: no value is read twice
+		// One connection to a node, as a cluster's client has, and not four: what
+		// several callers ask at once goes in one write, and wakes Redis once.
+		PipelineMultiplex: -1,
+		DisableRetry:      true,
+		DisableCache:      true, // needs CLIENT TRACKING of every connection, for nothing: no value is read twice
 	}
 	option.Dialer.Timeout = dialTimeout
 	option.Sentinel.Dialer.Timeout = dialTimeout
