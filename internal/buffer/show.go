@@ -12,9 +12,10 @@ import (
 	"github.com/stowage-dev/stowage/internal/accounting"
 )
 
-// sample is how many members of a set a look at a bucket examines: some tenths
-// of a millisecond.
-const sample = 200
+// sample is how many members of a set a look at a bucket examines: some tenths of a
+// millisecond. Each tick of the drain looks at all buckets, and Redis does nothing else
+// meanwhile.
+const sample = 20
 
 // State is what a bucket holds, for people.
 type State struct {
@@ -26,7 +27,7 @@ type State struct {
 	// OldestFlush is the batch id of the flush that was frozen first, or uuid.Nil
 	// without one. QuietFor is the longest time that a buffer had no emission: what
 	// it holds is at least as old. Both are of a random sample when there are more
-	// than 200 members of a set.
+	// than 20 members of a set.
 	OldestFlush uuid.UUID
 	QuietFor    time.Duration
 	// DirtyFor is how long the scope that became dirty first has been so, 0 when

@@ -56,16 +56,28 @@ func stale(db pgdb.DB, staleness time.Duration) pager {
 	}
 }
 
-// missing pages over the namespaces without a statistics row.
-func missing(db pgdb.DB) pager {
-	return func(ctx context.Context, after cursor, limit int) ([]cursor, error) {
-		rows, err := db.Query(ctx, `
-			SELECT 0::bigint, id FROM namespaces n
-			WHERE id > $1
-			  AND NOT EXISTS (SELECT FROM namespace_statistics s WHERE s.namespace_id = n.id)
-			ORDER BY id LIMIT $2`, after.Namespace, limit)
-		return collect(rows, err, "namespaces without a statistics row")
+// A part of the namespaces, in one row: its last, and those that have no statistics row.
+// Each is looked up by a query of its own. NOT EXISTS would be a join, which may read
+// all of namespace_statistics.
+const missingSQL = `
+WITH part AS MATERIALIZED (SELECT id FROM namespaces WHERE id > $1 ORDER BY id LIMIT $2)
+SELECT (SELECT id FROM part ORDER BY id DESC LIMIT 1), ARRAY (
+	SELECT id FROM part
+	WHERE (SELECT s.namespace_id FROM namespace_statistics s WHERE s.namespace_id = part.id) IS NULL
+	ORDER BY id)`
+
+// missing looks through the limit namespaces that follow after, for those without a
+// statistics row. The last one is where to go on; uuid.Nil, which is before all others,
+// when there are no more.
+func missing(ctx context.Context, db pgdb.DB, after uuid.UUID, limit int) (found []uuid.UUID, last uuid.UUID, err error) {
+	var end *uuid.UUID
+	if err := db.QueryRow(ctx, missingSQL, after, limit).Scan(&end, &found); err != nil {
+		return nil, uuid.Nil, fmt.Errorf("namespaces without a statistics row: %w", err)
 	}
+	if end != nil {
+		last = *end
+	}
+	return found, last, nil
 }
 
 func collect(rows pgx.Rows, err error, what string) ([]cursor, error) {

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +104,37 @@ func TestTrigger(t *testing.T) {
 		w.fresh(fresh)
 		require.Equal(t, 5, w.trigger(1))
 		require.Equal(t, append([]uuid.UUID{stale}, missing...), w.jobs())
+	})
+
+	t.Run("AC23 those without a row are found part by part, however few places there are", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		all := make([]uuid.UUID, 50)
+		for i := range all {
+			all[i] = w.namespace()
+		}
+		w.fresh(all...)
+		lost := append(slices.Clone(all[:2]), all[10:30]...)
+		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = ANY ($1)`, lost)
+		cfg := testConfig()
+		cfg.MaxInFlight = 1
+		trigger := NewTrigger(w.deps(w.pool), cfg)
+		trigger.search = 7
+		for round := 0; len(w.jobs()) < len(lost); round++ {
+			require.Less(t, round, 50, "some are never found")
+			made, err := trigger.Run(t.Context(), w.client())
+			require.NoError(t, err)
+			require.LessOrEqual(t, made, 7)
+			w.exec(`UPDATE river.river_job SET state = 'completed', finalized_at = now()`)
+			w.exec(`INSERT INTO namespace_statistics (namespace_id, last_reconciled_at) SELECT (args ->> 'namespace_id')::uuid, now() FROM river.river_job ON CONFLICT DO NOTHING`)
+		}
+		require.ElementsMatch(t, lost, w.jobs())
+		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = $1`, all[0])
+		for range 50 / 7 {
+			_, err := trigger.Run(t.Context(), w.client())
+			require.NoError(t, err)
+		}
+		require.Len(t, w.jobs(), len(lost)+1, "at the end it begins again")
 	})
 
 	t.Run("AC27 only stale namespaces are selected", func(t *testing.T) {

@@ -34,6 +34,17 @@ func TestPlanBudgets(t *testing.T) {
 		require.LessOrEqual(t, next.Buffers(), 10)
 	})
 
+	t.Run("AC23 namespaces without a row are looked for in a part of them", func(t *testing.T) {
+		t.Parallel()
+		const part = 1000
+		pool := dbtest.ManyNamespaces(t, 25_000)
+		all := dbtest.Explain(t, pool, missingSQL, uuid.Nil, 50_000)
+		some := dbtest.Explain(t, pool, missingSQL, uuid.Nil, part)
+		// A look-up by key reads three or four pages.
+		require.LessOrEqual(t, some.Buffers(), 4*part+100)
+		require.GreaterOrEqual(t, all.Buffers(), 20*some.Buffers(), "it reads no more than its part")
+	})
+
 	t.Run("AC29 the backlog costs what is due", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.ManyNamespaces(t, 500)

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,11 @@ import (
 // enough to keep the slots busy until the next trigger, and few enough that a
 // request does not stand in a long queue.
 const outstandingFactor = 10
+
+// searchSize is how many namespaces a trigger looks through for those without a
+// statistics row: some tenths of a second. The next trigger goes on behind them, for to
+// compare all with all would take the longer the more there are.
+const searchSize = 100_000
 
 // triggerTimeout is much more than a trigger takes.
 const triggerTimeout = 30 * time.Second
@@ -40,13 +46,18 @@ func (TriggerArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAt
 type Trigger struct {
 	river.WorkerDefaults[TriggerArgs]
 	Deps
-	cfg  Config
-	page int
+	cfg          Config
+	page, search int
+
+	mu sync.Mutex
+	// searched is the namespace up to which the last trigger of this process has looked
+	// for those without a statistics row.
+	searched uuid.UUID
 }
 
 // NewTrigger makes the worker of TriggerArgs.
 func NewTrigger(deps Deps, cfg Config) *Trigger {
-	return &Trigger{Deps: deps, cfg: cfg, page: pageSize}
+	return &Trigger{Deps: deps, cfg: cfg, page: pageSize, search: searchSize}
 }
 
 // Timeout bounds a trigger.
@@ -66,27 +77,37 @@ func (w *Trigger) Work(ctx context.Context, _ *river.Job[TriggerArgs]) error {
 
 // Run makes a job for each namespace that is due, until ten times the limit of
 // passes are outstanding, and returns how many: first for those requested, then
-// for the stale ones, then for those without a statistics row.
+// for the stale ones, then for those without a statistics row, of which it looks
+// through a part of the namespaces.
 //
 // A namespace that has a job already is passed over, and one whose next pass waits
 // with a held correction. If that job runs, it may
 // have its snapshot already, and a request made since stays open: a later
 // trigger finds it.
 func (w *Trigger) Run(ctx context.Context, client *river.Client[pgx.Tx]) (int, error) {
-	made := 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	made, searched := 0, w.searched
 	err := pgdb.InTx(ctx, w.Pool, func(tx pgx.Tx) error {
 		alone, err := lockTrigger(ctx, tx)
 		if err != nil || !alone {
 			return err
 		}
-		due, err := w.due(ctx, tx)
-		if err != nil || len(due) == 0 {
+		due, last, err := w.due(ctx, tx)
+		if err != nil {
 			return err
 		}
-		made, err = insert(ctx, client, tx, due)
+		searched = last
+		if len(due) > 0 {
+			made, err = insert(ctx, client, tx, due)
+		}
 		return err
 	})
-	return made, err
+	if err != nil {
+		return 0, err
+	}
+	w.searched = searched
+	return made, nil
 }
 
 // lockTrigger reports whether no other trigger works: two would each fill up
@@ -96,29 +117,41 @@ func lockTrigger(ctx context.Context, tx pgx.Tx) (alone bool, err error) {
 	return alone, err
 }
 
-// due are the namespaces to make jobs for.
-func (w *Trigger) due(ctx context.Context, tx pgx.Tx) ([]uuid.UUID, error) {
+// due are the namespaces to make jobs for, and up to which it has looked for those
+// without a statistics row.
+func (w *Trigger) due(ctx context.Context, tx pgx.Tx) (due []uuid.UUID, searched uuid.UUID, err error) {
 	seen, active, err := outstanding(ctx, tx)
 	if err != nil {
-		return nil, err
+		return nil, uuid.Nil, err
 	}
 	held, err := waiting(ctx, tx)
 	if err != nil {
-		return nil, err
+		return nil, uuid.Nil, err
 	}
 	for _, namespace := range held {
 		seen[namespace] = true
 	}
 	places := outstandingFactor*w.cfg.MaxInFlight - active
-	var due []uuid.UUID
-	for _, page := range []pager{requested(tx), stale(tx, w.cfg.Staleness), missing(tx)} {
+	for _, page := range []pager{requested(tx), stale(tx, w.cfg.Staleness)} {
 		picked, err := pick(ctx, page, w.page, places-len(due), seen)
 		if err != nil {
-			return nil, err
+			return nil, uuid.Nil, err
 		}
 		due = append(due, picked...)
 	}
-	return due, nil
+	if len(due) >= places {
+		return due, w.searched, nil
+	}
+	found, searched, err := missing(ctx, tx, w.searched, w.search)
+	for _, namespace := range found {
+		if seen[namespace] {
+			continue
+		}
+		if due = append(due, namespace); len(due) == places {
+			return due, namespace, nil
+		}
+	}
+	return due, searched, err
 }
 
 // outstanding are the namespaces that have a job, and how many of those jobs
