@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/ent/entdb"
@@ -63,15 +62,14 @@ func TestAC33RulesNameWhatIsExposed(t *testing.T) {
 	queued := `INSERT INTO river.river_job (kind, queue, args, max_attempts) VALUES ('reconcile_backlog', 'leader', '{}', 1), ('jobs_sample', 'leader', '{}', 1), ('history_rollup', 'leader', '{}', 1)`
 	wanted := seriesOf(expressionsOf(t, alerts.Rules))
 	var unexposed []string
-	assert.Eventually(t, func() bool {
+	require.Eventually(t, func() bool {
 		s.exec(queued)
 		_, exposed := worker.get("/metrics")
 		unexposed = slices.DeleteFunc(slices.Clone(wanted), func(series string) bool {
 			return regexp.MustCompile(series).MatchString(exposed + registry)
 		})
 		return len(unexposed) == 0
-	}, patience, 20*often)
-	require.Empty(t, unexposed, "series that nobody exposes")
+	}, patience, 20*often, "series that nobody exposes: %q", &unexposed)
 }
 
 // seriesOf are the series that queries need, as patterns of a line of an exposition:

@@ -5,6 +5,7 @@ import (
 	"crypto/sha1" // by which Redis names scripts
 	"embed"
 	"encoding/hex"
+	"strings"
 
 	"github.com/redis/rueidis"
 )
@@ -41,10 +42,11 @@ type call struct{ keys, args []string }
 const evenWhenFull = "#!lua flags=allow-oom\n"
 
 func newScript(shebang string, files ...string) script {
-	text := shebang
+	texts := []string{shebang}
 	for _, name := range files {
-		text += read(name)
+		texts = append(texts, read(name))
 	}
+	text := strings.Join(texts, "")
 	sum := sha1.Sum([]byte(text))
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
