@@ -187,7 +187,7 @@ func preparePeer(ctx context.Context, l *lab) (ours, peer *registry, err error) 
 }
 
 // prepareAgainstUpdate is fair to the peer: it adds to both counters in one round trip,
-// last before COMMIT, so that the rows are locked for as short a time as they can be.
+// last before COMMIT, so that the rows are locked for as short a time as this client can.
 func prepareAgainstUpdate(ctx context.Context, l *lab) (sides, error) {
 	ours, peer, err := preparePeer(ctx, l)
 	if err != nil {

@@ -1,7 +1,8 @@
 -- Describes a bucket. The keys of flushes and buffers are made here, as in
 -- claim.lua.
 -- KEYS: the four sets, then the lease.
--- ARGV: the bucket's key prefix, how many members of a set to look at.
+-- ARGV: the bucket's key prefix, how many dirty members of a kind to look at, how
+--       many members of inflight and of since.
 -- Reply: {sizes of quarantine, inflight, dirty:namespace and dirty:repository,
 --        holder of the lease or '', its ms, the smallest batch id of a flush or
 --        '', the least ms that a buffer has to live, or -1, how many emissions
@@ -11,19 +12,19 @@
 local wrong = misfit({'set', 'set', 'set', 'set', 'string'})
 if wrong then return wrong end
 
-local prefix, sample = ARGV[1], ARGV[2]
+local prefix, buffers, flushes = ARGV[1], ARGV[2], ARGV[3]
 local emissions = 0
 
--- some hands random members of a set to each, and adds up the emissions that it
+-- some hands count random members of a set to each, and adds up the emissions that it
 -- returns, as many times as the set is larger.
-local function some(set, each)
-  local members, sum = redis.call('SRANDMEMBER', set, sample), 0
+local function some(set, count, each)
+  local members, sum = redis.call('SRANDMEMBER', set, count), 0
   for _, member in ipairs(members) do sum = sum + each(member) end
   if #members > 0 then emissions = emissions + sum * redis.call('SCARD', set) / #members end
 end
 
 local oldest = ''
-some(KEYS[2], function(member)
+some(KEYS[2], flushes, function(member)
   local found = on_hash('HMGET', prefix .. 'flush:' .. member, 'batch', 'emissions') or {}
   local batch = found[1] or ''
   if oldest == '' or batch ~= '' and batch < oldest then oldest = batch end
@@ -32,7 +33,7 @@ end)
 
 local least = -1
 for set = 3, 4 do
-  some(KEYS[set], function(member)
+  some(KEYS[set], buffers, function(member)
     local buffer, sum = prefix .. 'buf:' .. member, 0
     local left = redis.call('PTTL', buffer)
     if left >= 0 and (least < 0 or left < least) then least = left end
@@ -47,7 +48,7 @@ end
 -- A member that is dirty no more was claimed by an older build, which does not
 -- know this set.
 local waited = -1
-local first = redis.pcall('ZRANGE', since(), 0, sample - 1, 'WITHSCORES')
+local first = redis.pcall('ZRANGE', since(), 0, flushes - 1, 'WITHSCORES')
 for i = 1, #first, 2 do
   if redis.call('SISMEMBER', dirty_set(first[i]), first[i]) == 1 then
     waited = math.max(0, now_ms() - first[i + 1])

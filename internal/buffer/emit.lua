@@ -18,14 +18,16 @@ local dirtied, n = {}, (#KEYS - 1) / 2
 local quarantined = pcall('SCARD', KEYS[1])
 local wrong = type(quarantined) == 'table' and quarantined
 for i = 1, n do
-  local member = ARGV[3 * i]
+  local member, reply = ARGV[3 * i], 0
   if wrong then break end
-  if quarantined > 0 and call('SISMEMBER', KEYS[1], member) == 1 then
-    dirtied[i] = false
+  if quarantined > 0 then reply = pcall('SISMEMBER', KEYS[1], member) end
+  if reply == 0 then
+    reply = pcall('SADD', KEYS[1 + i], member)
+    dirtied[i] = reply
   else
-    local reply = pcall('SADD', KEYS[1 + i], member)
-    if type(reply) == 'table' then wrong = reply else dirtied[i] = reply end
+    dirtied[i] = false
   end
+  if type(reply) == 'table' then wrong = reply end
 end
 
 -- A delta is not added when its buffer holds what is no number, when a sum would
@@ -41,7 +43,7 @@ if not wrong then
       and type(pcall('HINCRBY', buffer, emissions, '1')) == 'number'
       and pcall('PEXPIRE', buffer, ttl) == 1) then
       failed[#failed + 1] = i
-      if new == 1 then call('SREM', KEYS[1 + i], member) end
+      if new == 1 then pcall('SREM', KEYS[1 + i], member) end
     elseif new == 1 then
       if not now then
         local time = call('TIME')

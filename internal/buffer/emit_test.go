@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -179,6 +180,27 @@ func TestEmit(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []accounting.Scope{b.namespace, b.repository}, failed)
 		require.Empty(t, b.dump(t))
+	}))
+
+	for name, configure := range map[string][]string{
+		"full":             {"CONFIG", "SET", "maxmemory", "1"},
+		"one that forbids": {"ACL", "SETUSER", "default", "-sadd"},
+	} {
+		t.Run("E14 a Redis that takes nothing says so, and nothing is added: "+name, everywhere(func(t *testing.T, b *bundle) {
+			b.onEveryNode(t, configure...)
+			_, err := b.Emit(t.Context(), b.namespace.ID, 0, []accounting.Delta{delta(b.namespace, 1, 1), delta(b.repository, 1, 1)})
+			_, answered := errors.AsType[*rueidis.RedisError](err)
+			require.True(t, answered, "%v", err)
+			require.Empty(t, b.dump(t))
+		}))
+	}
+
+	t.Run("E14 a second counter that overflows leaves the first one added", everywhere(func(t *testing.T, b *bundle) {
+		b.do(t, "HSET", bufferKey(b.bucket, member(b.repository)), "9:components", strconv.Itoa(-1<<63))
+		failed, err := b.Emit(t.Context(), b.namespace.ID, 9, []accounting.Delta{delta(b.repository, -5, -1)})
+		require.NoError(t, err)
+		require.Equal(t, []accounting.Scope{b.repository}, failed)
+		require.Equal(t, []MarkedCounters{marked(9, -5, -1<<63, 0)}, b.pending(t, b.repository).Buffered)
 	}))
 
 	t.Run("E14 a caller that goes away leaves all of an emission or nothing", everywhere(func(t *testing.T, b *bundle) {

@@ -4,6 +4,6 @@
 local kinds = {'set'}
 for i = 1, n do
   kinds[1 + i] = 'set'
-  if dirtied[i] == 1 then call('SREM', KEYS[1 + i], ARGV[3 * i]) end
+  if dirtied[i] == 1 then redis.pcall('SREM', KEYS[1 + i], ARGV[3 * i]) end
 end
 return misfit(kinds) or wrong

@@ -12,10 +12,14 @@ import (
 	"github.com/stowage-dev/stowage/internal/accounting"
 )
 
-// sample is how many members of a set a look at a bucket examines: some tenths of a
-// millisecond. Each tick of the drain looks at all buckets, and Redis does nothing else
-// meanwhile.
-const sample = 20
+// How many members a look at a bucket examines: some tenths of a millisecond. Each tick
+// of the drain looks at all buckets, and Redis does nothing else meanwhile.
+const (
+	// sampledBuffers of each dirty set: a buffer is read whole.
+	sampledBuffers = 20
+	// sampledFlushes of what is in flight, and of what became dirty first.
+	sampledFlushes = 200
+)
 
 // State is what a bucket holds, for people.
 type State struct {
@@ -26,8 +30,8 @@ type State struct {
 	LeaseLeft time.Duration
 	// OldestFlush is the batch id of the flush that was frozen first, or uuid.Nil
 	// without one. QuietFor is the longest time that a buffer had no emission: what
-	// it holds is at least as old. Both are of a random sample when there are more
-	// than 20 members of a set.
+	// it holds is at least as old. They are of a random sample when there are more
+	// than 200 flushes, or than 20 dirty scopes of a kind.
 	OldestFlush uuid.UUID
 	QuietFor    time.Duration
 	// DirtyFor is how long the scope that became dirty first has been so, 0 when
@@ -43,7 +47,7 @@ func (b *Buffer) States(ctx context.Context) ([accounting.Buckets]State, error) 
 	var states [accounting.Buckets]State
 	calls := func(bucket int) call {
 		prefix := bucketPrefix(bucket)
-		return call{keys: append(setKeys(bucket), prefix+leaseName), args: []string{prefix, strconv.Itoa(sample)}}
+		return call{keys: append(setKeys(bucket), prefix+leaseName), args: []string{prefix, strconv.Itoa(sampledBuffers), strconv.Itoa(sampledFlushes)}}
 	}
 	err := b.everyBucket(ctx, bucketScript, calls, func(bucket int, reply []rueidis.RedisMessage) (err error) {
 		states[bucket], err = b.parseState(reply)

@@ -85,12 +85,12 @@ func TestStates(t *testing.T) {
 	}))
 
 	t.Run("more members than are looked at are counted by a sample", everywhere(func(t *testing.T, b *bundle) {
-		for range sample + 50 {
+		for range sampledBuffers + 50 {
 			b.emit(t, 1, delta(b.newRepository(), 1, 1))
 		}
 		states, err := b.States(t.Context())
 		require.NoError(t, err)
-		require.EqualValues(t, sample+50, states[b.bucket].Emissions)
+		require.EqualValues(t, sampledBuffers+50, states[b.bucket].Emissions)
 	}))
 
 	t.Run("a bucket that cannot be read does not hide the others", everywhere(func(t *testing.T, b *bundle) {

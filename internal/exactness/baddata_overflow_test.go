@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stowage-dev/stowage/internal/accounting"
@@ -29,6 +30,23 @@ func TestBadDataOverflow(t *testing.T) {
 		require.Equal(t, s.recount(s.neighbour()), s.row(s.neighbour()))
 		require.NotEqual(t, s.recount(s.scope()), s.row(s.scope()))
 		s.requireHealedByRequest()
+	})
+
+	t.Run("S2 E14 a delta of which Redis took one counter is counted once, drained before the pass or after it", func(t *testing.T) {
+		t.Parallel()
+		s := shared.stage(t)
+		field := func() string { return strconv.FormatInt(int64(s.marker()), 10) + ":components" }
+		for _, drain := range []func(){s.drainAll, func() {}} {
+			s.redisDo(t, "HSET", keyOf("buf", s.scope()), field(), strconv.Itoa(math.MaxInt64))
+			s.publishes(s.scope(), uuid.NewString(), 10)
+			s.requestedInTheEnd()
+			s.redisDo(t, "HSET", keyOf("buf", s.scope()), field(), "0")
+			s.redisDo(t, "SADD", bucketKey(s.bucket, "dirty:repository"), memberOf(s.scope()))
+			drain()
+			s.requireHealedByRequest()
+			s.drainAll()
+			s.requireTruth()
+		}
 	})
 
 	t.Run("S2 a row that would overflow is quarantined alone, counted and healed by the pass that it requests", func(t *testing.T) {

@@ -56,12 +56,13 @@ func stale(db pgdb.DB, staleness time.Duration) pager {
 	}
 }
 
-// A part of the namespaces, in one row: its last, and those that have no statistics row.
+// A part of the namespaces, in one row: its last if there are more behind it, and those
+// that have no statistics row.
 // Each is looked up by a query of its own. NOT EXISTS would be a join, which may read
 // all of namespace_statistics.
 const missingSQL = `
 WITH part AS MATERIALIZED (SELECT id FROM namespaces WHERE id > $1 ORDER BY id LIMIT $2)
-SELECT (SELECT id FROM part ORDER BY id DESC LIMIT 1), ARRAY (
+SELECT (SELECT id FROM part ORDER BY id OFFSET $2::bigint - 1 LIMIT 1), ARRAY (
 	SELECT id FROM part
 	WHERE (SELECT s.namespace_id FROM namespace_statistics s WHERE s.namespace_id = part.id) IS NULL
 	ORDER BY id)`

@@ -41,6 +41,33 @@ func (w *world) trigger(limit int) int {
 	return made
 }
 
+// searching is a trigger with ten places that looks through so many namespaces for
+// those without a statistics row.
+func (w *world) searching(n int) *Trigger {
+	cfg := testConfig()
+	cfg.MaxInFlight = 1
+	trigger := NewTrigger(w.deps(w.pool), cfg)
+	trigger.search = n
+	return trigger
+}
+
+// complete is what the passes of all jobs do.
+func (w *world) complete() {
+	w.t.Helper()
+	w.exec(`UPDATE river.river_job SET state = 'completed', finalized_at = now()`)
+	w.exec(`INSERT INTO namespace_statistics (namespace_id, last_reconciled_at) SELECT (args ->> 'namespace_id')::uuid, now() FROM river.river_job ON CONFLICT DO NOTHING`)
+}
+
+// someNamespaces are n in the order of their ids.
+func (w *world) someNamespaces(n int) []uuid.UUID {
+	w.t.Helper()
+	all := make([]uuid.UUID, n)
+	for i := range all {
+		all[i] = w.namespace()
+	}
+	return all
+}
+
 // jobs are the namespaces that have a job, in the order of insertion.
 func (w *world) jobs() []uuid.UUID {
 	w.t.Helper()
@@ -106,35 +133,57 @@ func TestTrigger(t *testing.T) {
 		require.Equal(t, append([]uuid.UUID{stale}, missing...), w.jobs())
 	})
 
-	t.Run("AC23 those without a row are found part by part, however few places there are", func(t *testing.T) {
+	t.Run("AC23 those without a row are found part by part", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
-		all := make([]uuid.UUID, 50)
-		for i := range all {
-			all[i] = w.namespace()
-		}
+		all := w.someNamespaces(50)
 		w.fresh(all...)
-		lost := append(slices.Clone(all[:2]), all[10:30]...)
-		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = ANY ($1)`, lost)
-		cfg := testConfig()
-		cfg.MaxInFlight = 1
-		trigger := NewTrigger(w.deps(w.pool), cfg)
-		trigger.search = 7
-		for round := 0; len(w.jobs()) < len(lost); round++ {
-			require.Less(t, round, 50, "some are never found")
+		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = ANY ($1)`, slices.Concat(all[:2], all[10:30], all[49:]))
+		trigger := w.searching(7)
+		for _, want := range [][]uuid.UUID{all[:2], all[10:14], all[14:21], all[21:28], all[28:30], nil, nil, all[49:], nil} {
+			before := len(w.jobs())
 			made, err := trigger.Run(t.Context(), w.client())
 			require.NoError(t, err)
-			require.LessOrEqual(t, made, 7)
-			w.exec(`UPDATE river.river_job SET state = 'completed', finalized_at = now()`)
-			w.exec(`INSERT INTO namespace_statistics (namespace_id, last_reconciled_at) SELECT (args ->> 'namespace_id')::uuid, now() FROM river.river_job ON CONFLICT DO NOTHING`)
+			require.Len(t, want, made)
+			require.ElementsMatch(t, want, w.jobs()[before:])
+			w.complete()
 		}
-		require.ElementsMatch(t, lost, w.jobs())
-		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = $1`, all[0])
-		for range 50 / 7 {
+		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = ANY ($1)`, all[7:9])
+		_, err := trigger.Run(t.Context(), w.client())
+		require.NoError(t, err)
+		require.Equal(t, all[7:9], w.jobs()[23:], "the end has come, so the next one began anew")
+	})
+
+	t.Run("AC23 those that find no place are found by the next trigger", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		all := w.someNamespaces(24)
+		w.exec(`DELETE FROM namespace_statistics`)
+		trigger := w.searching(100)
+		for _, want := range [][]uuid.UUID{all[:10], all[10:20], all[20:]} {
 			_, err := trigger.Run(t.Context(), w.client())
 			require.NoError(t, err)
+			made, err := trigger.Run(t.Context(), w.client())
+			require.NoError(t, err)
+			require.Zero(t, made, "no place is free, or none is left")
+			require.Equal(t, want, w.jobs()[len(w.jobs())-len(want):])
+			w.complete()
 		}
-		require.Len(t, w.jobs(), len(lost)+1, "at the end it begins again")
+	})
+
+	t.Run("AC23 those whose jobs could not be made are found again", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		all := w.someNamespaces(5)
+		w.exec(`DELETE FROM namespace_statistics`)
+		trigger := w.searching(3)
+		w.exec(`ALTER TABLE river.river_job ADD CONSTRAINT full_up CHECK (false)`)
+		_, err := trigger.Run(t.Context(), w.client())
+		require.Error(t, err)
+		w.exec(`ALTER TABLE river.river_job DROP CONSTRAINT full_up`)
+		_, err = trigger.Run(t.Context(), w.client())
+		require.NoError(t, err)
+		require.Equal(t, all[:3], w.jobs())
 	})
 
 	t.Run("AC27 only stale namespaces are selected", func(t *testing.T) {

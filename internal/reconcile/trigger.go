@@ -19,8 +19,8 @@ import (
 const outstandingFactor = 10
 
 // searchSize is how many namespaces a trigger looks through for those without a
-// statistics row: some tenths of a second. The next trigger goes on behind them, for to
-// compare all with all would take the longer the more there are.
+// statistics row: some tenths of a second. The next trigger goes on behind them. To look
+// through all at once would take a trigger's whole time where there are millions.
 const searchSize = 100_000
 
 // triggerTimeout is much more than a trigger takes.

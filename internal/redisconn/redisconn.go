@@ -41,7 +41,7 @@ func Open(reach rueidis.ClientOption, name string) (rueidis.Client, error) {
 		Sentinel:         reach.Sentinel,
 		ClientName:       name,
 		ConnWriteTimeout: answerTimeout,
-		// One connection to a node, as a cluster's client has, and not four: what
+		// One connection to a node, as a cluster's client has, and not up to four: what
 		// several callers ask at once goes in one write, and wakes Redis once.
 		PipelineMultiplex: -1,
 		DisableRetry:      true,
