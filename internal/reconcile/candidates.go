@@ -56,10 +56,9 @@ func stale(db pgdb.DB, staleness time.Duration) pager {
 	}
 }
 
-// A part of the namespaces, in one row: its last if there are more behind it, and those
-// that have no statistics row.
-// Each is looked up by a query of its own. NOT EXISTS would be a join, which may read
-// all of namespace_statistics.
+// A part of the namespaces, in one row: its last if the part is full, and those that
+// have no statistics row. Each is looked up by a query of its own. NOT EXISTS would be
+// a join, which may read all of namespace_statistics.
 const missingSQL = `
 WITH part AS MATERIALIZED (SELECT id FROM namespaces WHERE id > $1 ORDER BY id LIMIT $2)
 SELECT (SELECT id FROM part ORDER BY id OFFSET $2::bigint - 1 LIMIT 1), ARRAY (

@@ -29,26 +29,35 @@ func (w *world) client() *river.Client[pgx.Tx] {
 	return client
 }
 
-// trigger runs a trigger that reads small pages, so that pages matter.
-func (w *world) trigger(limit int) int {
-	w.t.Helper()
+// newTrigger reads small pages, so that pages matter.
+func (w *world) newTrigger(limit int) *Trigger {
 	cfg := testConfig()
 	cfg.MaxInFlight = limit
 	trigger := NewTrigger(w.deps(w.pool), cfg)
 	trigger.page = 3
-	made, err := trigger.Run(context.Background(), w.client())
-	require.NoError(w.t, err)
-	return made
+	return trigger
 }
 
 // searching is a trigger with ten places that looks through so many namespaces for
 // those without a statistics row.
 func (w *world) searching(n int) *Trigger {
-	cfg := testConfig()
-	cfg.MaxInFlight = 1
-	trigger := NewTrigger(w.deps(w.pool), cfg)
+	trigger := w.newTrigger(1)
 	trigger.search = n
 	return trigger
+}
+
+// run is how many jobs a trigger makes.
+func (w *world) run(trigger *Trigger) int {
+	w.t.Helper()
+	made, err := trigger.Run(context.Background(), w.client())
+	require.NoError(w.t, err)
+	return made
+}
+
+// trigger runs a new one.
+func (w *world) trigger(limit int) int {
+	w.t.Helper()
+	return w.run(w.newTrigger(limit))
 }
 
 // complete is what the passes of all jobs do.
@@ -142,15 +151,12 @@ func TestTrigger(t *testing.T) {
 		trigger := w.searching(7)
 		for _, want := range [][]uuid.UUID{all[:2], all[10:14], all[14:21], all[21:28], all[28:30], nil, nil, all[49:], nil} {
 			before := len(w.jobs())
-			made, err := trigger.Run(t.Context(), w.client())
-			require.NoError(t, err)
-			require.Len(t, want, made)
+			require.Len(t, want, w.run(trigger))
 			require.ElementsMatch(t, want, w.jobs()[before:])
 			w.complete()
 		}
 		w.exec(`DELETE FROM namespace_statistics WHERE namespace_id = ANY ($1)`, all[7:9])
-		_, err := trigger.Run(t.Context(), w.client())
-		require.NoError(t, err)
+		w.run(trigger)
 		require.Equal(t, all[7:9], w.jobs()[23:], "the end has come, so the next one began anew")
 	})
 
@@ -161,11 +167,8 @@ func TestTrigger(t *testing.T) {
 		w.exec(`DELETE FROM namespace_statistics`)
 		trigger := w.searching(100)
 		for _, want := range [][]uuid.UUID{all[:10], all[10:20], all[20:]} {
-			_, err := trigger.Run(t.Context(), w.client())
-			require.NoError(t, err)
-			made, err := trigger.Run(t.Context(), w.client())
-			require.NoError(t, err)
-			require.Zero(t, made, "no place is free, or none is left")
+			w.run(trigger)
+			require.Zero(t, w.run(trigger), "no place is free, or none is left")
 			require.Equal(t, want, w.jobs()[len(w.jobs())-len(want):])
 			w.complete()
 		}
@@ -181,8 +184,7 @@ func TestTrigger(t *testing.T) {
 		_, err := trigger.Run(t.Context(), w.client())
 		require.Error(t, err)
 		w.exec(`ALTER TABLE river.river_job DROP CONSTRAINT full_up`)
-		_, err = trigger.Run(t.Context(), w.client())
-		require.NoError(t, err)
+		w.run(trigger)
 		require.Equal(t, all[:3], w.jobs())
 	})
 
