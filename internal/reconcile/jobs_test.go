@@ -165,7 +165,7 @@ func TestTrigger(t *testing.T) {
 		w := newWorld(t)
 		all := w.someNamespaces(24)
 		w.exec(`DELETE FROM namespace_statistics`)
-		trigger := w.searching(100)
+		trigger := w.searching(20)
 		for _, want := range [][]uuid.UUID{all[:10], all[10:20], all[20:]} {
 			w.run(trigger)
 			require.Zero(t, w.run(trigger), "no place is free, or none is left")
